@@ -1,0 +1,76 @@
+# Every target works on a bare machine with Python 3.11 and make. `make help` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+STAMP := .venv/.installed
+# Names of tests or options for pytest: make test-only TESTS="tests/tenancy -k bind"
+TESTS ?=
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(STAMP) ## Make .venv with the pinned packages and this checkout installed in it
+
+# The stamp is written last, so that an interrupted set-up is taken up again.
+$(STAMP): requirements-dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Tenantry needs Python 3.11 or newer; say which one with make PYTHON=…" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+.PHONY: demo
+demo: $(STAMP) ## Start everything, run the sample workflows of two tenants (ONCE=1: then stop; SLOW=1: slow stages)
+	$(BIN)/tenantry demo $(if $(ONCE),--once) $(if $(SLOW),--slow)
+
+.PHONY: test
+test: lint types test-only ## Lint, types, import rules and all tests
+
+.PHONY: test-only
+test-only: $(STAMP) ## Only the tests (TESTS="path -k word" for some of them)
+	$(BIN)/python -m pytest $(if $(TESTS),$(TESTS),-n 2)
+
+.PHONY: lint
+lint: $(STAMP) ## Format, lint and import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+
+.PHONY: format
+format: $(STAMP) ## Format and mend what can be mended
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: types
+types: $(STAMP) ## mypy and pyright, both strict
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+.PHONY: bench
+bench: $(STAMP) ## Measure the promises of speed (needs a quiet machine)
+	$(BIN)/python -m pytest tests/bench -m bench -s $(TESTS)
+
+.PHONY: soak
+soak: $(STAMP) ## Random commands and crashes against a model, for long
+	$(BIN)/python -m pytest tests -m soak -s $(TESTS)
+
+# An upgrade of all pins: make pins UPGRADE=1. Written without any download address; the tool lives in a venv of its own.
+.PHONY: pins
+pins: ## Write requirements.txt and requirements-dev.txt from pyproject.toml
+	@test -x .venv-pins/bin/pip-compile || { $(PYTHON) -m venv .venv-pins && .venv-pins/bin/pip install --quiet pip-tools; }
+	.venv-pins/bin/pip-compile $(PIN_OPTIONS) --extra dev --output-file requirements-dev.txt pyproject.toml
+	.venv-pins/bin/pip-compile $(PIN_OPTIONS) --constraint requirements-dev.txt --output-file requirements.txt pyproject.toml
+	@sed -i '/^# The following packages are considered/d' requirements.txt requirements-dev.txt
+
+PIN_OPTIONS = --quiet --generate-hashes --strip-extras --allow-unsafe --no-header --no-annotate \
+  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(if $(UPGRADE),--upgrade)
+
+.PHONY: clean
+clean: ## Remove what set-up, tests and tools made
+	rm -rf .venv .venv-pins .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist ./*.egg-info
