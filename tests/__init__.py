@@ -1,0 +1,1 @@
+"""The tests: real Postgres always, no mocks of our own code, no sleeps."""

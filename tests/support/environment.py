@@ -1,0 +1,108 @@
+"""The cluster of a test session: one Postgres, one PgBouncer, a migrated template and a database per test module."""
+
+import asyncio
+import inspect
+import os
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import sql
+
+import migrations
+from tests.support.pgbouncer import PgBouncer, program
+from tests.support.postgres import Postgres
+
+TEMPLATE = "tenantry_template"
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseUrls:
+    """Where one database is: `direct` is the superuser straight at the server, the logins go through PgBouncer."""
+
+    database: str
+    direct: str
+    api: str
+    worker: str
+    dispatcher: str
+    admin: str
+    postgres: Postgres
+
+    def straight(self, login: str) -> str:
+        """Address of the database as any role, past PgBouncer."""
+        return self.postgres.url(login, self.database)
+
+    def environment(self) -> dict[str, str]:
+        """The settings that the product's processes read."""
+        return {
+            "DATABASE_URL": self.api,
+            "DIRECT_DATABASE_URL": self.direct,
+            "DISPATCHER_DATABASE_URL": self.dispatcher,
+            "OPERATOR_DATABASE_URL": self.admin,
+        }
+
+
+class Cluster:
+    """Postgres and, when the machine has it, PgBouncer; hands out databases."""
+
+    def __init__(self) -> None:
+        self.postgres = Postgres(int(os.environ.get("TENANTRY_TEST_POSTGRES", "18"))).start()
+        # Without the binary everything but the tests of PgBouncer itself still runs, straight at the server.
+        self.pgbouncer = PgBouncer(self.postgres).start() if _wants_pgbouncer() else None
+        self._count = 0
+        self._has_template = False
+
+    def close(self) -> None:
+        """Stop both and remove their files."""
+        if self.pgbouncer is not None:
+            self.pgbouncer.close()
+        self.postgres.close()
+
+    def create_empty(self) -> DatabaseUrls:
+        """Create a database without our schema."""
+        return self._create("template0")
+
+    def create(self) -> DatabaseUrls:
+        """Create a database with the schema of the newest revision."""
+        if not self._has_template:
+            migrate(self._create("template0", name=TEMPLATE).direct)
+            self._has_template = True
+        return self._create(TEMPLATE)
+
+    def drop(self, urls: DatabaseUrls) -> None:
+        """Remove a database, whoever is still connected to it."""
+        self._administer(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(urls.database)))
+
+    def urls(self, database: str) -> DatabaseUrls:
+        """Address a database of this cluster for everyone who uses it."""
+        door = self.pgbouncer or self.postgres
+        return DatabaseUrls(
+            database=database,
+            direct=self.postgres.url(database=database),
+            api=door.url("tenantry_api", database),
+            worker=door.url("tenantry_worker", database),
+            dispatcher=door.url("tenantry_dispatcher", database),
+            admin=door.url("tenantry_admin", database),
+            postgres=self.postgres,
+        )
+
+    def _create(self, template: str, name: str | None = None) -> DatabaseUrls:
+        self._count += 1
+        database = name or f"test_{self._count}"
+        create = sql.SQL("create database {} template {}")
+        self._administer(create.format(sql.Identifier(database), sql.Identifier(template)))
+        return self.urls(database)
+
+    def _administer(self, statement: sql.Composed) -> None:
+        with psycopg.connect(self.postgres.url(), autocommit=True) as connection:
+            connection.execute(statement)
+
+
+def migrate(direct_url: str) -> None:
+    """Bring a database to the newest revision as `tenantry db migrate` does."""
+    result: object = migrations.upgrade(direct_url)
+    if inspect.iscoroutine(result):
+        asyncio.run(result)
+
+
+def _wants_pgbouncer() -> bool:
+    return program() is not None or os.environ.get("CI") == "true"
