@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Self
 
 COMMAND = Path(sys.executable).with_name("tenantry")
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -60,7 +61,7 @@ class Process:
         """Wait for its own end and return its exit status."""
         return self._process.wait(seconds)
 
-    def __enter__(self) -> "Process":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
