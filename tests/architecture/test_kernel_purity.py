@@ -1,0 +1,44 @@
+"""The kernel is a function of the caller's transaction and a command: it begins nothing, opens nothing, waits for no clock."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.source import Module, modules, methods_called, sql_files
+
+# What would make the kernel own a transaction, a connection or a task.
+FORBIDDEN_CALLS = {
+    "begin", "begin_nested", "commit", "rollback", "savepoint", "connect", "create_pool", "create_engine",
+    "create_async_engine", "create_task", "ensure_future", "call_later", "call_at", "run_until_complete", "sleep", "Timer",
+}  # fmt: skip
+ALLOWED: dict[str, set[str]] = {
+    # A stage that times out must be ended from outside of it: its body is a task of its own.
+    "kernel/execution/stage_runner.py": {"create_task"},
+}
+FORBIDDEN_IMPORTS = {"socket", "sqlite3", "subprocess", "sched", "psycopg", "asyncpg", "sqlalchemy"}
+FORBIDDEN_SQL = ("advisory", "savepoint", "listen ", "notify ", "security definer", "create temp", "set session")
+
+
+@pytest.mark.parametrize("module", modules("kernel"), ids=lambda module: module.path)
+def test_the_kernel_owns_no_transaction_connection_or_timer(module: Module) -> None:
+    allowed = ALLOWED.get(module.path, set())
+    calls = [
+        f"{module.path}:{line} {name}"
+        for line, name in methods_called(module.tree)
+        if name in FORBIDDEN_CALLS - allowed
+    ]
+    assert calls == []
+
+
+@pytest.mark.parametrize("module", modules("kernel"), ids=lambda module: module.path)
+def test_the_kernel_imports_no_driver_and_no_socket(module: Module) -> None:
+    imported = {
+        line.split()[1].split(".")[0] for line in module.text.splitlines() if line.startswith(("import ", "from "))
+    }
+    assert imported & FORBIDDEN_IMPORTS == set()
+
+
+@pytest.mark.parametrize("path", sql_files(), ids=lambda path: path.name)
+def test_statements_need_no_session(path: Path) -> None:
+    code = "\n".join(line.split("--")[0] for line in path.read_text().lower().splitlines())
+    assert [word for word in FORBIDDEN_SQL if word in code] == []
