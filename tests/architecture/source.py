@@ -43,11 +43,11 @@ def strings(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
-def methods_called(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """The last name of every call on something, with its line: `loop.create_task(…)` gives create_task."""
+def methods_called(tree: ast.AST) -> Iterator[tuple[int, str, int]]:
+    """Every call on something: line, last name, number of arguments; `loop.create_task(body)` gives (…, create_task, 1)."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            yield node.lineno, node.func.attr
+            yield node.lineno, node.func.attr, len(node.args) + len(node.keywords)
 
 
 def _files(package: str, pattern: str) -> list[Path]:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.source import Module, modules, methods_called, sql_files
+from tests.architecture.source import Module, methods_called, modules, sql_files
 
-# What would make the kernel own a transaction, a connection or a task.
+# What would make the kernel own a transaction, a connection or a task. (`begin` of something is a word of the domain.)
 FORBIDDEN_CALLS = {
     "begin", "begin_nested", "commit", "rollback", "savepoint", "connect", "create_pool", "create_engine",
     "create_async_engine", "create_task", "ensure_future", "call_later", "call_at", "run_until_complete", "sleep", "Timer",
@@ -24,8 +24,8 @@ def test_the_kernel_owns_no_transaction_connection_or_timer(module: Module) -> N
     allowed = ALLOWED.get(module.path, set())
     calls = [
         f"{module.path}:{line} {name}"
-        for line, name in methods_called(module.tree)
-        if name in FORBIDDEN_CALLS - allowed
+        for line, name, arguments in methods_called(module.tree)
+        if name in FORBIDDEN_CALLS - allowed and not (name == "begin" and arguments)
     ]
     assert calls == []
 
