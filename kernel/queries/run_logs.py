@@ -1,0 +1,40 @@
+"""Reads what the bodies of one run logged."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from tenancy import TenantTransaction, load_sql
+
+SQL = load_sql(__file__)
+OLDEST: Final = UUID(int=0)
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """One line; `fields` is JSON text."""
+
+    log_id: UUID
+    stage_id: str
+    attempt: int
+    level: str
+    message: str
+    fields: str
+    created_at: datetime
+
+
+async def run_logs(tx: TenantTransaction, run_id: UUID, *, after: UUID = OLDEST, limit: int) -> list[LogView]:
+    """Return up to `limit` lines behind the line `after`, oldest first; none for an unknown run."""
+    return [
+        LogView(
+            log_id=row["log_id"],
+            stage_id=row["stage_id"],
+            attempt=row["attempt"],
+            level=row["level"],
+            message=row["message"],
+            fields=row["fields"],
+            created_at=row["created_at"],
+        )
+        for row in await tx.fetch_all(SQL["page"], run_id=run_id, after=after, limit=limit)
+    ]
