@@ -56,5 +56,7 @@ async def _take_time(ctx: StageContext) -> None:
         await asyncio.sleep(min(_BEAT, seconds - passed))
 
 
-invoice_import = workflow("invoice-import", input=InvoiceFile).pipe(parse).parallel(totals, duplicates).pipe(report).build()
+invoice_import = (
+    workflow("invoice-import", input=InvoiceFile).pipe(parse).parallel(totals, duplicates).pipe(report).build()
+)
 registry = Registry([invoice_import])

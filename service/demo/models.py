@@ -74,8 +74,9 @@ class Totals(BaseModel):
 class DuplicateGroup(BaseModel):
     """Lines that look like one invoice.
 
-    `repeated`: the same invoice again. `conflicting`: the same number with another content. `suspected`: the same customer,
-    day and amount under different numbers. `surplus` is what the repeated lines add to the totals, 0 for the other kinds.
+    `repeated`: the same invoice again. `conflicting`: the same number with another content. `suspected`: the same
+    customer, day and amount under different numbers. `surplus` is what the repeated lines add to the totals, 0 for
+    the other kinds.
     """
 
     kind: str

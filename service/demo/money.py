@@ -15,7 +15,9 @@ _TWO_DIGITS: Final = (
 _NO_DIGITS: Final = "BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX VND VUV XAF XOF XPF"
 _THREE_DIGITS: Final = "BHD IQD JOD KWD LYD OMR TND"
 DIGITS: Final = (
-    dict.fromkeys(_TWO_DIGITS.split(), 2) | dict.fromkeys(_NO_DIGITS.split(), 0) | dict.fromkeys(_THREE_DIGITS.split(), 3)
+    dict.fromkeys(_TWO_DIGITS.split(), 2)
+    | dict.fromkeys(_NO_DIGITS.split(), 0)
+    | dict.fromkeys(_THREE_DIGITS.split(), 3)
 )
 _MOST_DIGITS = 3
 
@@ -31,8 +33,8 @@ class AmountError(ValueError):
 def parse_amount(text: str, digits: int) -> tuple[Decimal, bool]:
     """Read `1234.56`, `1,234.56`, `1234,56` or `1.234,56`; return the amount and whether it had a decimal comma.
 
-    `digits` is how many the currency has behind the decimal point; more are refused. `1,234` and `1.234` read both ways, a
-    thousandfold apart, and are refused rather than guessed, but for `1.234` in a currency of three digits.
+    `digits` is how many the currency has behind the decimal point; more are refused. `1,234` and `1.234` read both
+    ways, a thousandfold apart, and are refused rather than guessed, but for `1.234` in a currency of three digits.
 
     Raises:
         AmountError: anything else, exponents and `NaN` included.

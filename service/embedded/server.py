@@ -39,8 +39,8 @@ class DatabaseUrls:
 class EmbeddedDatabase:
     """A context manager: a running, migrated database with its data under `directory`.
 
-    `urls`, `postgres_pid` and `pgbouncer_pid` (None without PgBouncer) are there once it is entered. Entering blocks for
-    some seconds: call it in a thread from a running loop.
+    `urls`, `postgres_pid` and `pgbouncer_pid` (None without PgBouncer) are there once it is entered. Entering blocks
+    for some seconds: call it in a thread from a running loop.
 
     Raises:
         EmbeddedError: something is missing or another process uses the directory.
@@ -75,7 +75,9 @@ class EmbeddedDatabase:
         work.mkdir(exist_ok=True, mode=0o700)
         account.own(work)
         if not account.can_reach(work):
-            message = f"The account that Postgres runs as cannot reach {directory}: set XDG_STATE_HOME to a directory it can."
+            message = (
+                f"The account that Postgres runs as cannot reach {directory}: set XDG_STATE_HOME to a directory it can."
+            )
             raise EmbeddedError(message)
         passwords = _passwords(directory / "passwords.json")
         server, port = start_postgres(work, account, passwords[SUPERUSER])
@@ -151,7 +153,9 @@ def _prepare(port: int, passwords: Mapping[str, str], direct: str) -> None:
     migrations.upgrade(direct)
     with psycopg.connect(direct, autocommit=True) as connection:
         for login in LOGINS:
-            statement = sql.SQL("alter role {} password {}").format(sql.Identifier(login), sql.Literal(passwords[login]))
+            statement = sql.SQL("alter role {} password {}").format(
+                sql.Identifier(login), sql.Literal(passwords[login])
+            )
             connection.execute(statement)
 
 

@@ -1,8 +1,8 @@
 """What operators do to tenants and their keys: one set of operations behind the CLI and the operator routes.
 
-Operations on tenants take a `tenancy.Database` logged in as `tenantry_admin`; operations on keys take the transaction of
-the key's own tenant, because a key is a row like any other of that tenant. Results are dictionaries shaped like the HTTP
-objects, with `UUID` and aware `datetime` values.
+Operations on tenants take a `tenancy.Database` logged in as `tenantry_admin`; operations on keys take the transaction
+of the key's own tenant, because a key is a row like any other of that tenant. Results are dictionaries shaped like
+the HTTP objects, with `UUID` and aware `datetime` values.
 """
 
 from service.tenants.errors import (

@@ -34,8 +34,8 @@ UNCHANGED: Final = _Unchanged.UNCHANGED
 class TenantChanges:
     """What to change about a tenant; what is not given stays.
 
-    `limits` maps some of `running_jobs pending_runs runs_per_minute payload_bytes` to a number, or to None for no limit.
-    `retention` of None keeps finished runs for ever.
+    `limits` maps some of `running_jobs pending_runs runs_per_minute payload_bytes` to a number, or to None for no
+    limit. `retention` of None keeps finished runs for ever.
     """
 
     limits: Mapping[str, int | None] = field(default_factory=dict[str, int | None])
@@ -46,7 +46,9 @@ class TenantChanges:
         """Refuse what the database would refuse."""
         faults = _limit_faults(self.limits)
         if self.weight is not UNCHANGED and not (_is_whole(self.weight) and 1 <= self.weight <= MAX_WEIGHT):
-            faults.append(FieldError("/weight", "out_of_range", f"The weight is a whole number from 1 to {MAX_WEIGHT}."))
+            faults.append(
+                FieldError("/weight", "out_of_range", f"The weight is a whole number from 1 to {MAX_WEIGHT}.")
+            )
         if isinstance(self.retention, timedelta) and self.retention <= timedelta():
             faults.append(FieldError("/retention", "out_of_range", "The retention is a positive duration."))
         if faults:
@@ -136,11 +138,9 @@ async def resume_tenant(database: Database, tenant_id: UUID) -> dict[str, Any]:
 
 
 async def record_deed(tx: RoleTransaction, tenant_id: UUID, action: str, details: Mapping[str, object]) -> None:
-    """Write the audit row, as the tenant, in the operator's transaction; nothing of the operator's can follow it there."""
-    await tx.fetch_all(SQL["become_tenant"], tenant_id=tenant_id)
-    await tx.execute(
-        SQL["record_deed"], tenant_id=tenant_id, actor="operator", action=action, details=json.dumps(dict(details))
-    )
+    """Write the audit row, as the tenant, in the operator's transaction; nothing of the operator's can follow it
+    there.""" await tx.fetch_all(SQL["become_tenant"], tenant_id=tenant_id) await tx.execute( SQL["record_deed"],
+    tenant_id=tenant_id, actor="operator", action=action, details=json.dumps(dict(details)) )
 
 
 async def _set_status(database: Database, tenant_id: UUID, status: str, action: str) -> dict[str, Any]:
@@ -217,7 +217,11 @@ def _checked_creation(slug: str, name: str | None, limits: Mapping[str, int | No
 
 
 def _limit_faults(limits: Mapping[str, int | None]) -> list[FieldError]:
-    faults = [FieldError(f"/limits/{name}", "unknown_field", f"There is no limit {name!r}.") for name in limits if name not in LIMITS]
+    faults = [
+        FieldError(f"/limits/{name}", "unknown_field", f"There is no limit {name!r}.")
+        for name in limits
+        if name not in LIMITS
+    ]
     for name, value in limits.items():
         if name in LIMITS and value is not None and not (_is_whole(value) and 0 <= value <= MAX_LIMIT):
             text = f"The limit {name} is a whole number from 0 to {MAX_LIMIT}, or null."

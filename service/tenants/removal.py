@@ -33,8 +33,8 @@ _log = logging.getLogger(__name__)
 async def delete_tenant(database: Database, tenant_id: UUID) -> None:
     """Delete the tenant and every row it owns; a repeat carries on where an interrupted one stopped.
 
-    From the first commit on its keys are refused and nothing of it is claimed. A caller's transaction that created a run
-    before and commits after may bring rows back, so the rows are swept once more when the tenant itself is gone.
+    From the first commit on its keys are refused and nothing of it is claimed. A caller's transaction that created a
+    run before and commits after may bring rows back, so the rows are swept once more when the tenant itself is gone.
 
     Raises:
         TenantNotFoundError: there is none of this id.

@@ -1,0 +1,145 @@
+"""`tenantry run …`: a tenant's runs, over HTTP with the tenant's key."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+from uuid import UUID
+
+import orjson
+import typer
+
+from service.cli.client import PAGE, ApiClient, ApiError
+from service.cli.output import Json, print_fields, print_json, print_table
+from service.cli.watching import watch_run
+
+T = TypeVar("T")
+app = typer.Typer(help="Runs: start, list, show, watch, cancel.", no_args_is_help=True)
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
+NOT_FOUND = 404
+
+
+@app.command("start")
+def start(  # noqa: PLR0913 - one parameter an option
+    workflow: Annotated[str, typer.Argument(metavar="WORKFLOW", help="The workflow's id.")],
+    *,
+    input_: Annotated[str, typer.Option("--input", metavar="JSON|@FILE", help="The input; @- reads it from stdin.")],
+    idempotency_key: Annotated[str | None, typer.Option(help="A repeat with the same key starts nothing new.")] = None,
+    priority: Annotated[int | None, typer.Option(help="0 to 9, 9 first; 5 by default.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="May be repeated.")] = None,
+    json: Json = False,
+) -> None:
+    """Start a run of a workflow."""
+    body: dict[str, Any] = {"workflow": workflow, "input": _payload(input_)}
+    if priority is not None:
+        body["priority"] = priority
+    if tag:
+        body["tags"] = tag
+    _show(_ask(lambda client: client.start_run(body, idempotency_key)), json=json)
+
+
+@app.command("list")
+def list_(
+    *,
+    status: Annotated[str | None, typer.Option(help="PENDING, RUNNING, COMPLETED, FAILED or CANCELLED.")] = None,
+    workflow: Annotated[str | None, typer.Option(help="Only runs of this workflow.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Only runs with this tag; repeated: with all of them.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 50,
+    json: Json = False,
+) -> None:
+    """List runs, newest first."""
+
+    async def run(client: ApiClient) -> list[dict[str, Any]]:
+        filters = {"status": status, "workflow": workflow, "tag": tag}
+        found: list[dict[str, Any]] = []
+        cursor = None
+        while len(found) < limit:
+            size = min(PAGE, limit - len(found))
+            page = await client.get("/v1/runs", {**filters, "limit": size, "cursor": cursor})
+            found += page["data"]
+            cursor = page["next_cursor"]
+            if cursor is None:
+                break
+        return found
+
+    found = _ask(run)
+    if json:
+        print_json(found)
+    else:
+        print_table(found, ("id", "workflow", "status", "tags", "created_at", "completed_at"))
+
+
+@app.command("show")
+def show(run: RunId, *, json: Json = False) -> None:
+    """Show a run with its stages."""
+    run_id = _run_id(run)
+    _show(_ask(lambda client: client.get_run(run_id)), json=json)
+
+
+@app.command("watch")
+def watch(run: RunId, *, json: Json = False) -> None:
+    """Follow a run until it ends; the exit status is 0 when it COMPLETED, else 1."""
+    run_id = _run_id(run)
+    ended = _ask(lambda client: watch_run(client, run_id, quiet=json))
+    if json:
+        print_json(ended)
+    elif ended["status"] == "COMPLETED":
+        print_json(ended["output"])
+    if ended["status"] != "COMPLETED":
+        raise typer.Exit(1)
+
+
+@app.command("cancel")
+def cancel(
+    run: RunId,
+    *,
+    reason: Annotated[str | None, typer.Option(help="Told to the run's readers.")] = None,
+    json: Json = False,
+) -> None:
+    """Cancel a run; one that is over stays as it is."""
+    run_id = _run_id(run)
+    body = {} if reason is None else {"reason": reason}
+    _show(_ask(lambda client: client.post(f"/v1/runs/{run_id}/cancel", body)), json=json)
+
+
+def _ask(question: Callable[[ApiClient], Awaitable[T]]) -> T:
+    async def run() -> T:
+        async with ApiClient.from_environment() as client:
+            return await question(client)
+
+    return asyncio.run(run())
+
+
+def _run_id(text: str) -> str:
+    """Return the id in its plain form, so that it can stand in a path."""
+    try:
+        return str(UUID(text))
+    except ValueError:
+        message = f"There is no run {text!r}."
+        raise ApiError(message, NOT_FOUND) from None
+
+
+def _payload(text: str) -> object:
+    try:
+        if text == "@-":
+            source = sys.stdin.buffer.read()
+        else:
+            source = Path(text[1:]).read_bytes() if text.startswith("@") else text.encode()
+        return orjson.loads(source)
+    except OSError as error:
+        message = f"{text[1:]}: {error.strerror}"
+        raise typer.BadParameter(message, param_hint="--input") from None
+    except (orjson.JSONDecodeError, UnicodeEncodeError) as error:
+        message = f"this is no JSON: {error}"
+        raise typer.BadParameter(message, param_hint="--input") from None
+
+
+def _show(run: dict[str, Any], *, json: bool) -> None:
+    if json:
+        print_json(run)
+        return
+    stages = run.get("stages") or []
+    print_fields({key: value for key, value in run.items() if key != "stages"})
+    if stages:
+        print_table(stages, ("id", "group", "status", "attempt", "started_at", "completed_at", "error_message"))

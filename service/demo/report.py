@@ -1,0 +1,71 @@
+"""A finished import as a person wants to read it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+SHOWN_REJECTS = 6
+
+
+def render_report(name: str, run: Mapping[str, Any]) -> RenderableType:
+    """Draw the run's output, or its error when it has none."""
+    report = run.get("output")
+    if run.get("status") != "COMPLETED" or not isinstance(report, dict):
+        error = (run.get("error") or {}).get("message", "it did not complete")
+        return Panel(Text(str(error), style="red"), title=Text(f"{name}: {run.get('status')}"), title_align="left")
+    heading = Text(
+        f"{report['lines']} lines: {report['accepted']} invoices accepted, {report['rejected']} lines rejected, "
+        f"{report['decimal_commas']} amounts with a decimal comma"
+    )
+    parts = [heading, _sums(report), _customers(report), _duplicates(report), _rejects(report)]
+    return Panel(Group(*parts), title=Text(f"{name}: {report['filename']}"), title_align="left")
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        amount = column in {"invoices", "gross", "repeated", "payable", "line", "surplus"}
+        table.add_column(column, justify="right" if amount else "left", overflow="fold")
+    return table
+
+
+def _sums(report: Mapping[str, Any]) -> Table:
+    table = _table("Totals", "currency", "invoices", "gross", "repeated", "payable")
+    for total in report["currencies"]:
+        table.add_row(*_texts(total, "currency", "invoices", "gross", "repeated", "payable"))
+    return table
+
+
+def _customers(report: Mapping[str, Any]) -> Table:
+    table = _table("Largest customers by currency", "currency", "customer", "invoices", "gross")
+    for customer in report["top_customers"]:
+        table.add_row(*_texts(customer, "currency", "customer", "invoices", "gross"))
+    return table
+
+
+def _duplicates(report: Mapping[str, Any]) -> Table:
+    table = _table("Lines that look like one invoice", "kind", "numbers", "customer", "lines", "surplus")
+    for group in report["duplicates"]:
+        shown = {**group, "numbers": ", ".join(group["numbers"]), "lines": ", ".join(map(str, group["lines"]))}
+        table.add_row(*_texts(shown, "kind", "numbers", "customer", "lines", "surplus"))
+    return table
+
+
+def _rejects(report: Mapping[str, Any]) -> Table:
+    reasons = ", ".join(f"{count} {reason}" for reason, count in report["reasons"].items())
+    table = _table(f"Rejects: {reasons or 'none'}", "line", "reason", "message")
+    for reject in report["rejects"][:SHOWN_REJECTS]:
+        table.add_row(*_texts(reject, "line", "reason", "message"))
+    hidden = len(report["rejects"]) - SHOWN_REJECTS
+    if hidden > 0:
+        table.add_row("", "", Text(f"and {hidden} more in the run's output", style="dim"))
+    return table
+
+
+def _texts(item: Mapping[str, Any], *columns: str) -> list[Text]:
+    return [Text(str(item[column])) for column in columns]

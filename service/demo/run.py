@@ -1,0 +1,174 @@
+"""`tenantry demo`: two tenants import invoices at the same time, on a database, an API and a worker made for it."""
+
+import asyncio
+import contextlib
+import signal
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any, Final
+
+from rich.console import Console
+from rich.live import Live
+
+from service import tenants
+from service.cli import watching
+from service.cli.client import ApiClient, ApiError
+from service.cli.output import console
+from service.cli.refusals import CommandError
+from service.demo.report import render_report
+from service.demo.stack import Stack, running_stack
+from tenancy import Database, DatabaseSettings
+
+ONCE_TIMEOUT: Final = 600.0
+NOT_FOUND: Final = 404
+
+
+@dataclass(slots=True)
+class Actor:
+    """A tenant of the demonstration, its file and, once it is started, its run."""
+
+    slug: str
+    name: str
+    filename: str
+    key: str = ""
+    run: dict[str, Any] | None = None
+
+
+ACTORS: Final = (
+    ("northwind", "Northwind Stationery", "northwind-stationery.csv"),
+    ("bergwerk", "Bergwerk Technik", "bergwerk-technik.csv"),
+)
+
+
+def run_demo(*, once: bool, slow: bool) -> int:
+    """Run the demonstration and return the exit status: 0 when both runs completed and neither tenant saw the other's."""
+    try:
+        return asyncio.run(_demonstrate(once=once, slow=slow))
+    except asyncio.CancelledError:
+        return 1 if once else 0
+
+
+async def _demonstrate(*, once: bool, slow: bool) -> int:
+    screen = console()
+    async with AsyncExitStack() as stack:
+        _cancel_on_signals(stack)
+        screen.print("[bold]Tenantry[/bold]: two tenants import their invoices.\n")
+        running = await stack.enter_async_context(
+            running_stack(slow=slow, say=lambda line: screen.print(line, markup=False))
+        )
+        actors = await _make_tenants(running)
+        _print_environment(screen, running)
+        clients = [await stack.enter_async_context(ApiClient(running.url, actor.key)) for actor in actors]
+        await _start_runs(actors, clients)
+        async with asyncio.timeout(ONCE_TIMEOUT if once else None):
+            await _watch(screen, running, actors, clients)
+        completed = all(actor.run is not None and actor.run["status"] == "COMPLETED" for actor in actors)
+        for actor in actors:
+            screen.print(render_report(actor.name, actor.run or {}))
+        isolated = await _show_isolation(screen, actors, clients)
+        if not once:
+            await _stay(screen, running, actors)
+        return int(not (completed and isolated))
+
+
+async def _make_tenants(running: Stack) -> list[Actor]:
+    actors = [Actor(*words) for words in ACTORS]
+    async with Database(DatabaseSettings(running.urls.operator, pool_size=1)) as database:
+        for actor in actors:
+            tenant = await tenants.create_tenant(database, actor.slug, actor.name)
+            async with database.transaction(tenant["id"]) as tx:
+                actor.key = (await tenants.create_key(tx, name="demo"))["key"]
+    return actors
+
+
+def _print_environment(screen: Console, running: Stack) -> None:
+    screen.print("\n[bold]Processes[/bold]")
+    for name, pid in running.pids().items():
+        screen.print(f"  {name:<10} pid {pid}", markup=False)
+    screen.print("\n[bold]Another worker[/bold], in a second shell (kill -9 the first one and see this one carry on):")
+    for key, value in running.worker_environment().items():
+        screen.print(f"  export {key}={value}", markup=False, soft_wrap=True)
+    screen.print("  tenantry worker\n", markup=False)
+
+
+async def _start_runs(actors: list[Actor], clients: list[ApiClient]) -> None:
+    for actor, client in zip(actors, clients, strict=True):
+        # As an uploading client does: undecodable bytes are replaced, and their lines come back as rejects.
+        text = files("service.demo").joinpath(actor.filename).read_bytes().decode("utf-8", errors="replace")
+        body = {
+            "workflow": "invoice-import",
+            "input": {"csv": text, "filename": actor.filename},
+            "tags": ["demo"],
+        }
+        actor.run = await client.start_run(body, idempotency_key=f"demo-{actor.slug}")
+
+
+async def _watch(screen: Console, running: Stack, actors: list[Actor], clients: list[ApiClient]) -> None:
+    current: dict[str, watching.Watched] = {}
+    told: dict[str, dict[str, str]] = {actor.slug: {} for actor in actors}
+    live = Live(console=screen, refresh_per_second=8) if screen.is_terminal else None
+
+    async def follow(actor: Actor, client: ApiClient) -> None:
+        async for watched in watching.follow(client, (actor.run or {})["id"], title=actor.name):
+            actor.run = watched.run
+            current[actor.slug] = watched
+            if live is not None:
+                live.update(watching.render([current[slug] for slug in told if slug in current]))
+            else:
+                for line in watching.changes(watched, told[actor.slug]):
+                    screen.print(line, markup=False)
+
+    async def mind_the_worker() -> None:
+        await asyncio.to_thread(running.worker.wait)
+        screen.print(
+            f"The worker (pid {running.worker.pid}) has ended. What it held goes to another worker when its leases lapse."
+        )
+
+    with live or contextlib.nullcontext():
+        minder = asyncio.ensure_future(mind_the_worker())
+        try:
+            await asyncio.gather(*(follow(actor, client) for actor, client in zip(actors, clients, strict=True)))
+        finally:
+            minder.cancel()
+
+
+async def _show_isolation(screen: Console, actors: list[Actor], clients: list[ApiClient]) -> bool:
+    screen.print("[bold]Isolation[/bold]: each tenant asks for the other's run.")
+    isolated = True
+    for asking, client, other in zip(actors, clients, reversed(actors), strict=True):
+        run_id = (other.run or {})["id"]
+        try:
+            await client.get_run(run_id)
+        except ApiError as error:
+            answer = str(error.status)
+        else:
+            answer = "200"
+        isolated = isolated and answer == str(NOT_FOUND)
+        screen.print(f"  {asking.name}: GET /v1/runs/{run_id} of {other.name} -> {answer}", markup=False)
+    screen.print()
+    return isolated
+
+
+async def _stay(screen: Console, running: Stack, actors: list[Actor]) -> None:
+    screen.print("[bold]The API stays up.[/bold] For example:")
+    for actor in actors:
+        screen.print(
+            f"  TENANTRY_API_URL={running.url} TENANTRY_API_KEY={actor.key} tenantry run list",
+            markup=False,
+            soft_wrap=True,
+        )
+    screen.print("\nCtrl-C ends everything.")
+    await asyncio.to_thread(running.api.wait)
+    message = f"The API ended with status {running.api.returncode}."
+    raise CommandError(message)
+
+
+def _cancel_on_signals(stack: AsyncExitStack) -> None:
+    """Let SIGINT and SIGTERM end the demonstration like any other error: everything is stopped on the way out."""
+    loop = asyncio.get_running_loop()
+    main = asyncio.current_task()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if main is not None:
+            loop.add_signal_handler(number, main.cancel)
+            stack.callback(loop.remove_signal_handler, number)
