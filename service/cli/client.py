@@ -20,7 +20,7 @@ UNAVAILABLE = 503
 UNAUTHORIZED = 401
 PAGE = 200
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
-_NOT_AN_ERROR = 400
+_FIRST_ERROR = 400
 
 
 class ApiError(Exception):
@@ -127,9 +127,7 @@ class ApiClient:
             headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last} if last else {})
             try:
                 async with self._client.stream("GET", f"/v1/runs/{run_id}/events", headers=headers) as response:
-                    if response.status_code >= _NOT_AN_ERROR:
-                        await response.aread()
-                        raise _problem(response)
+                    await _refuse_problem(response)
                     async for event in _parse_stream(response.aiter_lines()):
                         last, failures = event.sequence or last, 0
                         yield event
@@ -157,8 +155,7 @@ class ApiClient:
             raise self._unreachable(error) from error
         except _UnavailableError as error:
             raise _problem(error.response) from error
-        if response.status_code >= _NOT_AN_ERROR:
-            raise _problem(response)
+        await _refuse_problem(response)
         try:
             return orjson.loads(response.content) if response.content else None
         except orjson.JSONDecodeError as error:
@@ -167,6 +164,12 @@ class ApiClient:
 
     def _unreachable(self, error: httpx.TransportError) -> ApiError:
         return ApiError(f"The API at {self._url} cannot be reached: {str(error) or type(error).__name__}")
+
+
+async def _refuse_problem(response: httpx.Response) -> None:
+    if response.status_code >= _FIRST_ERROR:
+        await response.aread()
+        raise _problem(response)
 
 
 def _problem(response: httpx.Response) -> ApiError:

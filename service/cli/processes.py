@@ -21,7 +21,7 @@ _POLL = 0.2
 def start(
     arguments: Sequence[str], environment: Mapping[str, str], output: IO[bytes] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start `tenantry` with these arguments, in a session of its own: Ctrl-C reaches us alone and we stop it in turn."""
+    """Start `tenantry` with these arguments, in a session of its own: Ctrl-C reaches us alone, and we stop it."""
     return subprocess.Popen(  # noqa: S603 - this interpreter and arguments of ours
         [sys.executable, "-m", "service.cli", *arguments],
         env={**environment, "PYTHONPATH": _search_path(environment)},

@@ -95,10 +95,8 @@ def changes(watched: Watched, told: dict[str, str]) -> list[str]:
             lines.append(f"{prefix}{stage['id']} {stage['status']}{error}")
     if told.get("") != watched.run["status"]:
         told[""] = watched.run["status"]
-        error = watched.run.get("error")
-        lines.append(
-            f"{prefix}run {watched.run['id']} {watched.run['status']}{f' ({error['message']})' if error else ''}"
-        )
+        error = f" ({watched.run['error']['message']})" if watched.run.get("error") else ""
+        lines.append(f"{prefix}run {watched.run['id']} {watched.run['status']}{error}")
     return lines
 
 

@@ -1,1 +1,1 @@
-"""The demonstration: an invoice import as a workflow, two tenants' real-looking exports, and the command that runs them."""
+"""The demonstration: an invoice import as a workflow, the exports of two tenants, and the command that runs them."""

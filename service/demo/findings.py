@@ -55,9 +55,11 @@ def find_duplicates(invoices: Iterable[Invoice]) -> Duplicates:
         by_number[invoice.number.casefold()].append(invoice)
         by_content[_content(invoice)].append(invoice)
     groups = [_same_number(alike) for alike in by_number.values() if len(alike) > 1]
-    for alike in by_content.values():
-        if len({invoice.number.casefold() for invoice in alike}) > 1:
-            groups.append(_group("suspected", alike, _NOTHING))
+    groups += [
+        _group("suspected", alike, _NOTHING)
+        for alike in by_content.values()
+        if len({invoice.number.casefold() for invoice in alike}) > 1
+    ]
     return Duplicates(groups=sorted(groups, key=lambda group: (group.lines, group.kind)))
 
 

@@ -42,9 +42,12 @@ ACTORS: Final = (
 
 
 def run_demo(*, once: bool, slow: bool) -> int:
-    """Run the demonstration and return the exit status: 0 when both runs completed and neither tenant saw the other's."""
+    """Run the demonstration and return the exit status: 0 when both runs completed and no tenant saw the other's."""
     try:
         return asyncio.run(_demonstrate(once=once, slow=slow))
+    except TimeoutError:
+        message = f"The runs did not end within {ONCE_TIMEOUT:.0f} s."
+        raise CommandError(message) from None
     except asyncio.CancelledError:
         return 1 if once else 0
 
@@ -121,9 +124,7 @@ async def _watch(screen: Console, running: Stack, actors: list[Actor], clients: 
 
     async def mind_the_worker() -> None:
         await asyncio.to_thread(running.worker.wait)
-        screen.print(
-            f"The worker (pid {running.worker.pid}) has ended. What it held goes to another worker when its leases lapse."
-        )
+        screen.print(f"The worker (pid {running.worker.pid}) has ended; another takes over when its leases lapse.")
 
     with live or contextlib.nullcontext():
         minder = asyncio.ensure_future(mind_the_worker())

@@ -77,7 +77,7 @@ async def running_stack(*, slow: bool, say: Callable[[str], None]) -> AsyncItera
         stack.callback(servers.close)
         directory = servers.enter_context(temporary_directory())
         say("Starting Postgres ...")
-        database = await asyncio.to_thread(_start_database, servers, directory)
+        database = await _start_database(servers, directory)
         say(NO_PGBOUNCER if database.pgbouncer_pid is None else "PgBouncer stands in front, in transaction mode.")
         port = free_port()
         url = f"http://127.0.0.1:{port}"
@@ -107,8 +107,14 @@ def worker_environment(urls: DatabaseUrls, *, slow: bool) -> dict[str, str]:
     }
 
 
-def _start_database(servers: ExitStack, directory: Path) -> EmbeddedDatabase:
-    return servers.enter_context(EmbeddedDatabase(directory))
+async def _start_database(servers: ExitStack, directory: Path) -> EmbeddedDatabase:
+    starting = asyncio.ensure_future(asyncio.to_thread(servers.enter_context, EmbeddedDatabase(directory)))
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        # The thread goes on: only when it has entered the database can that be left again.
+        await asyncio.wait([starting])
+        raise
 
 
 def _start(servers: ExitStack, directory: Path, arguments: list[str], own: dict[str, str]) -> subprocess.Popen[bytes]:

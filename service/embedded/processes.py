@@ -72,7 +72,7 @@ class Launch:
     grace: float = 20.0
 
     def start(self) -> Child:
-        """Start it in a session of its own, so that Ctrl-C reaches us alone and we stop it when its clients are gone."""
+        """Start it in a session of its own: Ctrl-C reaches us alone, and we stop it when its clients are gone."""
         with self.log.open("ab") as log:
             process = subprocess.Popen(  # noqa: S603 - a fixed program with arguments of ours
                 list(self.command),

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 import psycopg
 from psycopg import sql
@@ -55,7 +55,7 @@ class EmbeddedDatabase:
         self._directory = directory
         self._stack = ExitStack()
 
-    def __enter__(self) -> "EmbeddedDatabase":
+    def __enter__(self) -> Self:
         """Start everything, or nothing."""
         with ExitStack() as stack:
             self._start(stack)

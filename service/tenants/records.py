@@ -40,7 +40,7 @@ class TenantChanges:
 
     limits: Mapping[str, int | None] = field(default_factory=dict[str, int | None])
     weight: int | _Unchanged = UNCHANGED
-    retention: timedelta | None | _Unchanged = UNCHANGED
+    retention: timedelta | _Unchanged | None = UNCHANGED
 
     def __post_init__(self) -> None:
         """Refuse what the database would refuse."""
@@ -138,9 +138,11 @@ async def resume_tenant(database: Database, tenant_id: UUID) -> dict[str, Any]:
 
 
 async def record_deed(tx: RoleTransaction, tenant_id: UUID, action: str, details: Mapping[str, object]) -> None:
-    """Write the audit row, as the tenant, in the operator's transaction; nothing of the operator's can follow it
-    there.""" await tx.fetch_all(SQL["become_tenant"], tenant_id=tenant_id) await tx.execute( SQL["record_deed"],
-    tenant_id=tenant_id, actor="operator", action=action, details=json.dumps(dict(details)) )
+    """Write the audit row, as the tenant, in the operator's transaction; no statement of the operator's can follow."""
+    await tx.fetch_all(SQL["become_tenant"], tenant_id=tenant_id)
+    await tx.execute(
+        SQL["record_deed"], tenant_id=tenant_id, actor="operator", action=action, details=json.dumps(dict(details))
+    )
 
 
 async def _set_status(database: Database, tenant_id: UUID, status: str, action: str) -> dict[str, Any]:
