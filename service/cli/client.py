@@ -1,5 +1,6 @@
 """The HTTP API as the command line uses it: one key, connection errors retried, problems as errors."""
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ UNAUTHORIZED = 401
 PAGE = 200
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 _FIRST_ERROR = 400
+_FIRST_PAUSE = 0.1
 
 
 class ApiError(Exception):
@@ -135,6 +137,7 @@ class ApiClient:
                 failures += 1
                 if failures >= ATTEMPTS:
                     raise self._unreachable(error) from error
+                await asyncio.sleep(_FIRST_PAUSE * 2**failures)
             else:
                 return
 
@@ -142,15 +145,13 @@ class ApiClient:
         retrying = AsyncRetrying(
             retry=retry_if_exception_type((httpx.TransportError, _UnavailableError)),
             stop=stop_after_attempt(ATTEMPTS),
-            wait=wait_random_exponential(multiplier=0.1, max=2.0),
+            wait=wait_random_exponential(multiplier=_FIRST_PAUSE, max=2.0),
             reraise=True,
         )
         try:
             async for attempt in retrying:
                 with attempt:
-                    response = await self._client.request(method, path, **options)
-                    if response.status_code == UNAVAILABLE:
-                        raise _UnavailableError(response)
+                    response = await self._request(method, path, options)
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
         except _UnavailableError as error:
@@ -161,6 +162,12 @@ class ApiClient:
         except orjson.JSONDecodeError as error:
             message = f"{self._url} is no Tenantry API: it answered something that is not JSON."
             raise ApiError(message, response.status_code) from error
+
+    async def _request(self, method: str, path: str, options: Mapping[str, Any]) -> httpx.Response:
+        response = await self._client.request(method, path, **options)
+        if response.status_code == UNAVAILABLE:
+            raise _UnavailableError(response)
+        return response
 
     def _unreachable(self, error: httpx.TransportError) -> ApiError:
         return ApiError(f"The API at {self._url} cannot be reached: {str(error) or type(error).__name__}")
