@@ -24,7 +24,7 @@ def start(
     """Start `tenantry` with these arguments, in a session of its own: Ctrl-C reaches us alone, and we stop it."""
     return subprocess.Popen(  # noqa: S603 - this interpreter and arguments of ours
         [sys.executable, "-m", "service.cli", *arguments],
-        env={**environment, "PYTHONPATH": _search_path(environment)},
+        env={**environment, "PYTHONPATH": search_path(environment)},
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,
@@ -89,7 +89,7 @@ def _signals(stopping: threading.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _search_path(environment: Mapping[str, str]) -> str:
+def search_path(environment: Mapping[str, str]) -> str:
     """Return a PYTHONPATH with which the child finds this package, however we found it."""
     root = str(Path(__file__).resolve().parents[2])
     known = [part for part in environment.get("PYTHONPATH", "").split(os.pathsep) if part]

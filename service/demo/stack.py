@@ -15,6 +15,7 @@ from service.cli import processes
 from service.cli.refusals import CommandError
 from service.demo.invoices import STAGE_SECONDS
 from service.embedded import DatabaseUrls, EmbeddedDatabase, temporary_directory
+from service.embedded.entering import entered
 from service.embedded.processes import free_port
 from service.embedded.server import NO_PGBOUNCER
 
@@ -72,12 +73,10 @@ async def running_stack(*, slow: bool, say: Callable[[str], None]) -> AsyncItera
         EmbeddedError, CommandError: something does not start.
     """
     async with AsyncExitStack() as stack:
-        servers = ExitStack()
-        # Stopping blocks for some seconds; nothing else is left to run in the loop by then.
-        stack.callback(servers.close)
-        directory = servers.enter_context(temporary_directory())
+        directory = stack.enter_context(temporary_directory())
         say("Starting Postgres ...")
-        database = await _start_database(servers, directory)
+        database = await entered(stack, EmbeddedDatabase(directory))
+        servers = stack.enter_context(ExitStack())
         say(NO_PGBOUNCER if database.pgbouncer_pid is None else "PgBouncer stands in front, in transaction mode.")
         port = free_port()
         url = f"http://127.0.0.1:{port}"
@@ -105,16 +104,6 @@ def worker_environment(urls: DatabaseUrls, *, slow: bool) -> dict[str, str]:
         "TENANTRY_WORKFLOWS": WORKFLOWS,
         **({STAGE_SECONDS: SLOW_STAGE_SECONDS} if slow else {}),
     }
-
-
-async def _start_database(servers: ExitStack, directory: Path) -> EmbeddedDatabase:
-    starting = asyncio.ensure_future(asyncio.to_thread(servers.enter_context, EmbeddedDatabase(directory)))
-    try:
-        return await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        # The thread goes on: only when it has entered the database can that be left again.
-        await asyncio.wait([starting])
-        raise
 
 
 def _start(servers: ExitStack, directory: Path, arguments: list[str], own: dict[str, str]) -> subprocess.Popen[bytes]:
