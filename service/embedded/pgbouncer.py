@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from service.embedded.account import Account
-from service.embedded.processes import Child, Launch, free_port, is_listening
+from service.embedded.processes import Child, Launch, end_orphan, free_port, is_listening
 
 DATABASE = "tenantry"
 _CONFIGURATION = """\
@@ -41,6 +41,8 @@ def start_pgbouncer(
     Raises:
         EmbeddedError: it does not start.
     """
+    pid_file = directory / "pgbouncer.pid"
+    end_orphan(pid_file, str(directory))
     users = directory / "userlist.txt"
     _write_private(users, "".join(f'"{login}" "{password}"\n' for login, password in passwords.items()), account)
     port = free_port()
@@ -49,6 +51,7 @@ def start_pgbouncer(
     _write_private(configuration, text, account)
     command = [str(binary), "-q", str(configuration)]
     child = Launch("PgBouncer", command, directory / "pgbouncer.log", account, signal.SIGTERM, grace=3.0).start()
+    pid_file.write_text(f"{child.process.pid}\n")
     child.await_ready(lambda: is_listening(port))
     return child, port
 

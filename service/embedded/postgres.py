@@ -10,7 +10,7 @@ import psycopg
 
 from service.embedded.account import Account
 from service.embedded.errors import EmbeddedError
-from service.embedded.processes import Child, Launch, free_port, run_tool, stop_orphan
+from service.embedded.processes import Child, Launch, end_orphan, free_port, run_tool
 
 SUPERUSER = "postgres"
 _SETTINGS = {
@@ -36,7 +36,7 @@ def start_postgres(directory: Path, account: Account, password: str) -> tuple[Ch
     if not (data / "PG_VERSION").exists():
         _initialise(binaries, data, account, password)
     _check_major(data)
-    _end_orphan(data)
+    end_orphan(data / "postmaster.pid", str(data))
     port = free_port()
     settings = [part for key, value in _SETTINGS.items() for part in ("-c", f"{key}={value}")]
     command = [str(binaries / "postgres"), "-D", str(data), "-p", str(port), *settings]
@@ -98,14 +98,6 @@ def _check_major(data: Path) -> None:
             f"The data in {data} is of Postgres {major}; this build has 18. Move the directory away to start anew."
         )
         raise EmbeddedError(message)
-
-
-def _end_orphan(data: Path) -> None:
-    pid_file = data / "postmaster.pid"
-    if pid_file.exists():
-        first = pid_file.read_text().split("\n")[0].strip()
-        if first.isdigit():
-            stop_orphan(int(first), str(data))
 
 
 def _answers(port: int, password: str) -> bool:

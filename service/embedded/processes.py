@@ -123,21 +123,23 @@ def is_listening(port: int) -> bool:
     return False
 
 
-def stop_orphan(pid: int, marker: str) -> None:
-    """End a server that outlived the process that started it, if the pid is still that server.
+def end_orphan(pid_file: Path, marker: str) -> None:
+    """End the server of this pid file, which outlived the process that started it.
 
     The pid may belong to another program by now, so it is touched only when its command line names `marker`.
 
     Raises:
         EmbeddedError: it does not end.
     """
-    if marker not in _command_line(pid):
+    first = pid_file.read_text().split("\n")[0].strip() if pid_file.exists() else ""
+    if not first.isdigit() or marker not in _command_line(int(first)):
         return
+    pid = int(first)
     deadline = time.monotonic() + START_TIMEOUT
     os.kill(pid, signal.SIGINT)
     while marker in _command_line(pid):
         if time.monotonic() > deadline:
-            message = f"An earlier Postgres (pid {pid}) does not stop: end it and try again."
+            message = f"An earlier server (pid {pid}) does not stop: end it and try again."
             raise EmbeddedError(message)
         time.sleep(_POLL)
 
