@@ -80,5 +80,4 @@ def answers(url: str) -> bool:
 
 
 def _environment() -> dict[str, str]:
-    ours = ("TENANTRY_", "DATABASE_URL", "DIRECT_DATABASE_URL", "DISPATCHER_DATABASE_URL", "OPERATOR_DATABASE_URL")
-    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    return {name: value for name, value in os.environ.items() if not name.startswith("TENANTRY_")}
