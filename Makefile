@@ -54,11 +54,11 @@ types: $(STAMP) ## mypy and pyright, both strict
 
 .PHONY: bench
 bench: $(STAMP) ## Measure the promises of speed (needs a quiet machine)
-	$(BIN)/python -m pytest tests/bench -m bench -s $(TESTS)
+	$(BIN)/python -m pytest -m bench -s $(TESTS)
 
 .PHONY: soak
 soak: $(STAMP) ## Random commands and crashes against a model, for long
-	$(BIN)/python -m pytest tests -m soak -s $(TESTS)
+	$(BIN)/python -m pytest -m soak -s $(TESTS)
 
 # An upgrade of all pins: make pins UPGRADE=1. Written without any download address; the tool lives in a venv of its own.
 .PHONY: pins
