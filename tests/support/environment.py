@@ -4,11 +4,11 @@ import asyncio
 import inspect
 import os
 from dataclasses import dataclass
+from typing import Literal
 
 import psycopg
 from psycopg import sql
 
-import migrations
 from tests.support.pgbouncer import PgBouncer, program
 from tests.support.postgres import Postgres
 
@@ -31,21 +31,18 @@ class DatabaseUrls:
         """Address of the database as any role, past PgBouncer."""
         return self.postgres.url(login, self.database)
 
-    def environment(self) -> dict[str, str]:
-        """The settings that the product's processes read."""
-        return {
-            "DATABASE_URL": self.api,
-            "DIRECT_DATABASE_URL": self.direct,
-            "DISPATCHER_DATABASE_URL": self.dispatcher,
-            "OPERATOR_DATABASE_URL": self.admin,
-        }
+    def environment(self, process: Literal["api", "worker"]) -> dict[str, str]:
+        """The settings of one of the product's processes; each gets only its own login (and the API the operator's)."""
+        if process == "worker":
+            return {"TENANTRY_DATABASE_URL": self.worker, "TENANTRY_DISPATCHER_DATABASE_URL": self.dispatcher}
+        return {"TENANTRY_DATABASE_URL": self.api, "TENANTRY_OPERATOR_DATABASE_URL": self.admin}
 
 
 class Cluster:
     """Postgres and, when the machine has it, PgBouncer; hands out databases."""
 
-    def __init__(self) -> None:
-        self.postgres = Postgres(int(os.environ.get("TENANTRY_TEST_POSTGRES", "18"))).start()
+    def __init__(self, version: int | None = None) -> None:
+        self.postgres = Postgres(version or default_version()).start()
         # Without the binary everything but the tests of PgBouncer itself still runs, straight at the server.
         self.pgbouncer = PgBouncer(self.postgres).start() if _wants_pgbouncer() else None
         self._count = 0
@@ -97,8 +94,15 @@ class Cluster:
             connection.execute(statement)
 
 
+def default_version() -> int:
+    """The major version of Postgres that this test session runs on."""
+    return int(os.environ.get("TENANTRY_TEST_POSTGRES", "18"))
+
+
 def migrate(direct_url: str) -> None:
     """Bring a database to the newest revision as `tenantry db migrate` does."""
+    import migrations
+
     result: object = migrations.upgrade(direct_url)
     if inspect.iscoroutine(result):
         asyncio.run(result)

@@ -1,0 +1,41 @@
+"""Every command of the kernel; importing this package registers their handlers."""
+
+from kernel.commands import (
+    due_promote,
+    idempotency_expire,
+    job_begin,
+    job_claim,
+    job_execute,
+    job_heartbeat,
+    job_release,
+    job_report,
+    job_settle,
+    lease_reap_stale,
+    run_cancel,
+    run_claim_pending,
+    run_create,
+    run_purge,
+    run_reap_stuck,
+    run_transition,
+    worker_tick,
+)
+
+__all__ = [
+    "due_promote",
+    "idempotency_expire",
+    "job_begin",
+    "job_claim",
+    "job_execute",
+    "job_heartbeat",
+    "job_release",
+    "job_report",
+    "job_settle",
+    "lease_reap_stale",
+    "run_cancel",
+    "run_claim_pending",
+    "run_create",
+    "run_purge",
+    "run_reap_stuck",
+    "run_transition",
+    "worker_tick",
+]

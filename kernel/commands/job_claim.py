@@ -1,0 +1,114 @@
+"""`job.claim`: ready jobs are leased to a worker, and begun where nothing has to be asked first.
+
+Begin is written here, in the transaction that leases, when the stage has no `when`: the row says RUNNING before the body
+runs, at no further commit.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import ClassVar
+from uuid import UUID
+
+from kernel.changes import Changes
+from kernel.command import Command, Scope, handles
+from kernel.commands.run_claim_pending import served_items
+from kernel.definition.registry import Registry
+from kernel.draft import LeaseBudget, RunDraft
+from kernel.drafting import draft_held_runs
+from kernel.jobs import LeasedJob
+from kernel.states import RunStatus, StageStatus
+from tenancy import Call, Row, TenantTransaction, load_sql
+
+SQL = load_sql(__file__)
+# How long a job waits whose run is pinned to a version that this build does not serve, and one whose run has not started.
+DEFERRAL = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, slots=True)
+class GhostJob:
+    """A job that must not run, and why: `orphan`, `race` or `version`."""
+
+    run_id: UUID
+    stage_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobsClaimed:
+    """The jobs leased to the worker, and those that turned out to be ghosts."""
+
+    leased: tuple[LeasedJob, ...]
+    ghosts: tuple[GhostJob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobClaim(Command[JobsClaimed]):
+    """Lease up to `limit` ready jobs of this tenant to `worker_id`. Never waits for a row."""
+
+    name: ClassVar[str] = "job.claim"
+    worker_id: str
+    limit: int = 10
+
+
+@handles(JobClaim)
+async def job_claim(command: JobClaim, tx: TenantTransaction, scope: Scope) -> JobsClaimed:
+    """Lock, look, lease."""
+    if not scope.registry.served:
+        return JobsClaimed(())
+    (rows,) = await tx.fetch_batch([claim_call(scope.registry, command.limit)])
+    changes = Changes()
+    drafts, ghosts = await lease_jobs(rows, LeaseBudget(command.worker_id, command.limit), changes, tx, scope)
+    await changes.write(tx)
+    return JobsClaimed(leased_of(drafts), ghosts)
+
+
+def claim_call(registry: Registry, limit: int) -> Call:
+    """Return the call that locks up to `limit` ready jobs and their runs."""
+    return SQL["claim"], {"served": served_items(registry, unpinned=False), "limit": limit}
+
+
+def leased_of(drafts: Sequence[RunDraft]) -> tuple[LeasedJob, ...]:
+    """Return every job that the drafts leased."""
+    return tuple(job for draft in drafts for job in draft.leased)
+
+
+async def lease_jobs(
+    rows: Sequence[Row], leases: LeaseBudget, changes: Changes, tx: TenantTransaction, scope: Scope
+) -> tuple[list[RunDraft], tuple[GhostJob, ...]]:
+    """Lease the locked jobs; jobs of runs that are gone or over are removed, those nobody here serves are deferred."""
+    drafts, gone = await draft_held_runs(rows, changes, tx, scope)
+    ghosts = [GhostJob(row["run_id"], row["stage_id"], "orphan") for row in gone]
+    for row in rows:
+        draft = drafts.get(row["run_id"])
+        ghost = lease_one(draft, row, leases) if draft is not None else None
+        if ghost is not None:
+            ghosts.append(ghost)
+    return list(drafts.values()), tuple(ghosts)
+
+
+def lease_one(draft: RunDraft, row: Row, leases: LeaseBudget) -> GhostJob | None:
+    """Lease one locked job of a locked run, or return why it must not run."""
+    stage_id: str = row["stage_id"]
+    stage = draft.stages.get(stage_id)
+    if draft.run.status not in (RunStatus.PENDING, RunStatus.RUNNING) or stage is None:
+        draft.drop_job(stage_id)
+        return GhostJob(draft.run.run_id, stage_id, "orphan")
+    if draft.run.status is RunStatus.PENDING:
+        draft.defer(stage, row["job_attempt"] + 1, timedelta(seconds=2))
+        return GhostJob(draft.run.run_id, stage_id, "race")
+    placed = draft.workflow.placed(stage_id) if draft.workflow is not None else None
+    if placed is None:
+        draft.defer(stage, row["job_attempt"] + 1, DEFERRAL)
+        return GhostJob(draft.run.run_id, stage_id, "version")
+    if stage.status is not StageStatus.PENDING:
+        draft.drop_job(stage_id)
+        return GhostJob(draft.run.run_id, stage_id, "orphan")
+    if not leases.take():
+        return None
+    wait_ms = max(int((draft.now - row["available_at"]).total_seconds() * 1000), 0)
+    fence = draft.lease_job(stage, row["job_attempt"], leases.worker_id)
+    begun = placed.stage.when is None
+    attempt = draft.begin(stage) if begun else stage.attempt
+    draft.lease(placed, fence, attempt=attempt, begun=begun, wait_ms=wait_ms)
+    return None

@@ -1,0 +1,143 @@
+"""`job.execute`: one named stage from claim to settle, for callers that are no worker.
+
+In a caller's transaction everything runs in it, body included, and becomes durable or vanishes with it. With a provider of
+transactions the body runs with none open: claim and begin in one, settle in another.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import ClassVar, Literal
+from uuid import UUID, uuid4
+
+from kernel.changes import Changes
+from kernel.command import Command, Scope, handles
+from kernel.commands import job_claim
+from kernel.commands.job_begin import JobBegin, job_begin
+from kernel.commands.job_claim import GhostJob, lease_one
+from kernel.commands.job_settle import JobSettle, Settled, Settlement, job_settle
+from kernel.draft import LeaseBudget
+from kernel.drafting import draft_of
+from kernel.errors import JobNotAvailableError
+from kernel.execution.outcome import StageCompleted, StageFailed, StageOutcome
+from kernel.execution.perform import Performance, ask_when, perform
+from kernel.jobs import LeasedJob
+from kernel.locking import load_stages, lock_run
+from kernel.states import JobStatus, RunStatus, StageStatus
+from tenancy import TenantTransaction
+
+ExecuteOutcome = Literal["completed", "suspended", "failed", "skipped"]
+Transactions = Callable[[], AbstractAsyncContextManager[TenantTransaction]]
+_OUTCOMES: dict[StageStatus | None, ExecuteOutcome] = {
+    StageStatus.COMPLETED: "completed",
+    StageStatus.SUSPENDED: "suspended",
+    StageStatus.SKIPPED: "skipped",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class JobExecuted:
+    """What the execution came to.
+
+    `output` is JSON text, set when the stage completed. A ghost (`orphan`, `race`, `version`) must not run: its outcome is `failed`, nothing of it
+    was kept. `next_poll_at` is set for a suspended stage.
+    """
+
+    outcome: ExecuteOutcome
+    output: str | None = None
+    error: str | None = None
+    will_retry: bool = False
+    retry_delay_s: float | None = None
+    ghost: bool = False
+    ghost_reason: str | None = None
+    next_poll_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobExecute(Command[JobExecuted]):
+    """Execute the job of a stage now, due or not.
+
+    Raises:
+        JobNotAvailableError: the stage has no job, or a worker has leased it.
+    """
+
+    name: ClassVar[str] = "job.execute"
+    run_id: UUID
+    stage_id: str
+
+
+@handles(JobExecute)
+async def job_execute(command: JobExecute, tx: TenantTransaction, scope: Scope) -> JobExecuted:
+    """Execute within the caller's transaction."""
+
+    return await execute_between(command, lambda: nullcontext(tx), scope)
+
+
+async def execute_between(command: JobExecute, transactions: Transactions, scope: Scope) -> JobExecuted:
+    """Claim and begin in one transaction, run the body outside, settle in another."""
+    worker_id = f"execute-{uuid4()}"
+    async with transactions() as tx:
+        tenant_id = tx.tenant_id
+        job = await _claim(command, worker_id, tx, scope)
+    if isinstance(job, GhostJob):
+        return _ghost(job.reason)
+    performance = await ask_when(job, tenant_id)
+    if performance is None and not job.begun:
+        async with transactions() as tx:
+            (begun,) = await job_begin(JobBegin([job], wait=True), tx, scope)
+        if begun.status != "begun":
+            return _ghost("orphan")
+        job = begun.job
+    if performance is None:
+        performance = await perform(job, tenant_id)
+    async with transactions() as tx:
+        settlement = Settlement(job, performance.outcome, performance.annotations)
+        (settled,) = await job_settle(JobSettle(worker_id, [settlement], wait=True), tx, scope)
+    return _answer(settled, performance)
+
+
+async def _claim(
+    command: JobExecute, worker_id: str, tx: TenantTransaction, scope: Scope
+) -> LeasedJob | GhostJob:
+    """Lock the run, then look at its job in a later statement, and lease it."""
+    run = await lock_run(tx, command.run_id)
+    if run is None:
+        changes = Changes()
+        changes.drop_job(command.run_id, command.stage_id)
+        await changes.write(tx)
+        return GhostJob(command.run_id, command.stage_id, "orphan")
+    row = await tx.fetch_one(job_claim.SQL["queued"], run_id=command.run_id, stage_id=command.stage_id)
+    if row is None or row["job_status"] != JobStatus.PENDING:
+        if run.status is RunStatus.PENDING:
+            return GhostJob(command.run_id, command.stage_id, "race")
+        if run.status is not RunStatus.RUNNING:
+            return GhostJob(command.run_id, command.stage_id, "orphan")
+        raise JobNotAvailableError(command.run_id, command.stage_id)
+    changes = Changes()
+    stages = (await load_stages(tx, [run.run_id]))[run.run_id]
+    draft = draft_of(row, changes, stages, scope)
+    ghost = lease_one(draft, row, LeaseBudget(worker_id, 1))
+    await changes.write(tx)
+    return ghost if ghost is not None else draft.leased[0]
+
+
+def _ghost(reason: str) -> JobExecuted:
+    return JobExecuted("failed", ghost=True, ghost_reason=reason)
+
+
+def _answer(settled: Settled, performance: Performance) -> JobExecuted:
+    if settled.status == "ghost":
+        return _ghost(settled.ghost_reason or "orphan")
+    if settled.status != "settled":
+        return _ghost("orphan")
+    outcome: StageOutcome = performance.outcome
+    answer = JobExecuted(
+        _OUTCOMES.get(settled.stage_status, "failed"),
+        output=outcome.output if isinstance(outcome, StageCompleted) else None,
+        error=outcome.error if isinstance(outcome, StageFailed) else None,
+    )
+    if settled.retry_delay_s is not None:
+        return replace(answer, will_retry=True, retry_delay_s=settled.retry_delay_s)
+    return answer
+

@@ -1,0 +1,68 @@
+"""`job.heartbeat`: one statement keeps all leases of a worker in one tenant, and brings back what became of their runs."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+from uuid import UUID
+
+from kernel.command import Command, Scope, handles
+from kernel.jobs import Fence
+from kernel.states import RunStatus
+from tenancy import Call, Row, TenantTransaction, load_sql
+
+SQL = load_sql(__file__)
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """How a lease stands: `run_status` is None when the run is gone; without `lease_held` somebody else has the job."""
+
+    run_id: UUID
+    stage_id: str
+    run_status: RunStatus | None
+    lease_held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JobHeartbeat(Command[tuple[Heartbeat, ...]]):
+    """Refresh leases; an expired but untaken lease is refreshed too, and a repeat does no harm. Never waits."""
+
+    name: ClassVar[str] = "job.heartbeat"
+    jobs: Sequence[Fence]
+
+
+@handles(JobHeartbeat)
+async def job_heartbeat(command: JobHeartbeat, tx: TenantTransaction, _scope: Scope) -> tuple[Heartbeat, ...]:
+    """Run the one statement."""
+    if not command.jobs:
+        return ()
+    (rows,) = await tx.fetch_batch([beat_call(command.jobs)])
+    return heartbeats(rows)
+
+
+def beat_call(fences: Iterable[Fence]) -> Call:
+    """Return the call that refreshes these leases."""
+    items = [
+        {
+            "run_id": str(fence.run_id),
+            "stage_id": fence.stage_id,
+            "attempt": fence.attempt,
+            "started_at": fence.started_at.isoformat(),
+        }
+        for fence in fences
+    ]
+    return SQL["beat"], {"items": json.dumps(items)}
+
+
+def heartbeats(rows: Iterable[Row]) -> tuple[Heartbeat, ...]:
+    """Return the answers of the statement's rows."""
+    return tuple(
+        Heartbeat(
+            row["run_id"],
+            row["stage_id"],
+            RunStatus(row["run_status"]) if row["run_status"] else None,
+            row["lease_held"],
+        )
+        for row in rows
+    )

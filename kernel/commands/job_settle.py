@@ -1,0 +1,233 @@
+"""`job.settle`: what bodies came to, for many jobs of one tenant in one transaction, fenced by their leases.
+
+For each job: its output validated and written, its job removed or rescheduled, its events appended and, with them, the
+run's transition. The next group's jobs are created leased to the same worker while its budget lasts, so that a pipeline
+does not wait for a poll between its stages.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import ClassVar, Literal
+from uuid import UUID
+
+from kernel.backoff import retry_delay_s
+from kernel.changes import Changes
+from kernel.command import Command, Scope, handles
+from kernel.commands.job_claim import DEFERRAL
+from kernel.draft import LeaseBudget, RunDraft
+from kernel.execution.outcome import StageCompleted, StageFailed, StageOutcome, StageReleased, StageSkipped
+from kernel.fencing import Fenced, Hold, lock_fenced
+from kernel.jobs import LeasedJob
+from kernel.locking import StageRow, load_stages
+from kernel.states import JobStatus, RunStatus, StageStatus
+from tenancy import TenantTransaction
+
+SettleStatus = Literal["settled", "ghost", "superseded", "busy"]
+RACE_DELAY = timedelta(seconds=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """A leased job and what its body came to; `annotations` are rows of key, value and payload (JSON texts)."""
+
+    job: LeasedJob
+    outcome: StageOutcome
+    annotations: tuple[Mapping[str, str | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of one settlement.
+
+    `ghost` and `superseded` wrote nothing about the stage; `busy` wrote nothing at all and wants to be tried again. `next_jobs` are
+    leased to the worker. `stage_status` and `run_status` are those after the settle.
+    """
+
+    run_id: UUID
+    stage_id: str
+    status: SettleStatus
+    ghost_reason: str | None = None
+    stage_status: StageStatus | None = None
+    run_status: RunStatus | None = None
+    error: str | None = None
+    retry_delay_s: float | None = None
+    next_jobs: tuple[LeasedJob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobSettle(Command[tuple[Settled, ...]]):
+    """Settle jobs leased to `worker_id`; `lease_ahead` bounds how many jobs of next groups are leased to it at once.
+
+    Answers come in the order of the settlements. Locks the runs; waits for them only with `wait`.
+    """
+
+    name: ClassVar[str] = "job.settle"
+    worker_id: str
+    settlements: Sequence[Settlement]
+    lease_ahead: int = 0
+    wait: bool = False
+
+
+@dataclass(slots=True)
+class _Batch:
+    """The drafts of one flush, made when a run is first met."""
+
+    fenced: Fenced
+    stages: dict[UUID, dict[str, StageRow]]
+    leases: LeaseBudget
+    changes: Changes = field(default_factory=Changes)
+    drafts: dict[UUID, RunDraft] = field(default_factory=dict[UUID, RunDraft])
+
+    def draft(self, job: LeasedJob) -> RunDraft:
+        """Return the draft of a job's run: from its rows where they were read, else from what the worker holds.
+
+        A stage that is alone in its group needs no look at others: its row is what the lease says it is.
+        """
+        draft = self.drafts.get(job.run_id)
+        if draft is None:
+            rows = self.stages.get(job.run_id)
+            stages = rows if rows is not None else {job.stage_id: _stage_of(job)}
+            outputs = dict(job.outputs)
+            outputs.update({row.stage_id: row.output for row in stages.values() if row.output is not None})
+            draft = self.drafts[job.run_id] = RunDraft(
+                self.fenced.runs[job.run_id],
+                self.changes,
+                job.workflow,
+                stages,
+                outputs,
+                run_input=job.run_input,
+                run_config=job.run_config,
+            )
+        return draft
+
+
+@handles(JobSettle)
+async def job_settle(command: JobSettle, tx: TenantTransaction, _scope: Scope) -> tuple[Settled, ...]:
+    """Lock the runs, look at siblings where there are any, decide, write."""
+    fenced = await lock_fenced(tx, [item.job.fence for item in command.settlements], wait=command.wait)
+    leases = LeaseBudget(command.worker_id, command.lease_ahead)
+    batch = _Batch(fenced, await load_stages(tx, _runs_to_read(command, fenced)), leases)
+    answers = tuple(_settle(item, batch) for item in command.settlements)
+    await batch.changes.write(tx)
+    return answers
+
+
+def _runs_to_read(command: JobSettle, fenced: Fenced) -> list[UUID]:
+    """Return the locked runs whose stages must be looked at: parallel groups, and leases that do not stand."""
+    reads: set[UUID] = set()
+    for item in command.settlements:
+        job, hold = item.job, fenced.holds[item.job.fence]
+        members = job.workflow.groups[job.placed.group - 1]
+        if hold is Hold.LOST or (hold is Hold.MINE and len(members) > 1):
+            reads.add(job.run_id)
+    return sorted(reads)
+
+
+def _stage_of(job: LeasedJob) -> StageRow:
+    return StageRow(
+        stage_id=job.stage_id,
+        group=job.placed.group,
+        number=job.placed.number,
+        status=StageStatus.RUNNING if job.begun else StageStatus.PENDING,
+        attempt=job.attempt,
+        announced_attempt=job.attempt,
+        max_attempts=job.placed.stage.max_attempts,
+        job_status=JobStatus.RUNNING,
+    )
+
+
+def _settle(item: Settlement, batch: _Batch) -> Settled:
+    job = item.job
+    hold = batch.fenced.holds[job.fence]
+    if hold is Hold.BUSY:
+        return Settled(job.run_id, job.stage_id, "busy")
+    if hold is Hold.GONE:
+        return Settled(job.run_id, job.stage_id, "ghost", ghost_reason="orphan")
+    draft = batch.draft(job)
+    if hold is Hold.LOST:
+        return _superseded(draft, job)
+    ghost_reason = _ghost_reason(draft, job)
+    if ghost_reason is not None:
+        _discard(draft, job, ghost_reason)
+        return Settled(
+            job.run_id, job.stage_id, "ghost", ghost_reason=ghost_reason, run_status=draft.run.status
+        )
+    stage = draft.stages[job.stage_id]
+    leased_before = len(draft.leased)
+    delay = _apply(draft, stage, item, batch)
+    return Settled(
+        job.run_id,
+        job.stage_id,
+        "settled",
+        stage_status=stage.status,
+        run_status=draft.run.status,
+        error=item.outcome.error if isinstance(item.outcome, StageFailed) else None,
+        retry_delay_s=delay,
+        next_jobs=tuple(draft.leased[leased_before:]),
+    )
+
+
+def _superseded(draft: RunDraft, job: LeasedJob) -> Settled:
+    """Tell a lease that was taken from one that this worker settled itself without seeing the reply to its COMMIT."""
+    stage = draft.stages.get(job.stage_id)
+    mine = stage is not None and (
+        (stage.settled_attempt, stage.settled_started_at) == (job.fence.attempt, job.fence.started_at)
+    )
+    if mine and stage is not None:
+        return Settled(
+            job.run_id, job.stage_id, "settled", stage_status=stage.status, run_status=draft.run.status
+        )
+    return Settled(job.run_id, job.stage_id, "superseded", run_status=draft.run.status)
+
+
+def _ghost_reason(draft: RunDraft, job: LeasedJob) -> str | None:
+    if draft.run.status is RunStatus.PENDING:
+        return "race"
+    if draft.run.status is not RunStatus.RUNNING or job.stage_id not in draft.stages:
+        return "orphan"
+    if draft.run.version != job.workflow.definition_version:
+        return "version"
+    return None
+
+
+def _discard(draft: RunDraft, job: LeasedJob, ghost_reason: str) -> None:
+    if ghost_reason == "orphan":
+        draft.drop_job(job.stage_id)
+        return
+    stage = draft.stages.get(job.stage_id) or _stage_of(job)
+    draft.defer(stage, job.fence.attempt, DEFERRAL if ghost_reason == "version" else RACE_DELAY)
+
+
+def _apply(draft: RunDraft, stage: StageRow, item: Settlement, batch: _Batch) -> float | None:
+    """Move the stage as its outcome says and the run with it; returns the delay of a retry in seconds."""
+    job, outcome = item.job, item.outcome
+    match outcome:
+        case StageReleased():
+            draft.defer(stage, job.fence.attempt, timedelta(0))
+            return None
+        case StageCompleted(output=output):
+            draft.complete(stage, job.fence, output)
+        case StageSkipped():
+            draft.skip(stage, job.fence)
+        case StageFailed():
+            return _apply_failure(draft, stage, item, batch)
+    draft.annotate(stage, item.annotations)
+    draft.advance(batch.leases)
+    return None
+
+
+def _apply_failure(draft: RunDraft, stage: StageRow, item: Settlement, batch: _Batch) -> float | None:
+    outcome, fence = item.outcome, item.job.fence
+    assert isinstance(outcome, StageFailed)
+    if stage.status is StageStatus.PENDING:
+        # Its `when` raised before the stage began: that was an attempt all the same.
+        stage.attempt += 1
+    draft.annotate(stage, item.annotations)
+    job = batch.fenced.jobs[fence.run_id, fence.stage_id]
+    if outcome.retryable and fence.attempt < job.max_attempts:
+        delay = retry_delay_s(fence.attempt)
+        draft.retry(stage, fence.attempt, outcome.error, timedelta(seconds=delay))
+        return delay
+    draft.fail(stage, fence.attempt, outcome.error, outcome.code)
+    return None

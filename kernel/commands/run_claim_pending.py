@@ -1,0 +1,144 @@
+"""`run.claim_pending`: PENDING runs of served versions start, with the stages and jobs of their first group.
+
+A run's input and config are checked here once more: runs from SQL were never checked, and one that is refused fails by
+itself, without touching the others of its batch.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+from uuid import UUID
+
+from kernel import payloads
+from kernel.changes import Changes
+from kernel.command import Command, Scope, handles
+from kernel.commands.due_promote import promotions
+from kernel.definition.registry import Registry
+from kernel.definition.workflow import Workflow
+from kernel.draft import NO_LEASES, LeaseBudget, RunDraft
+from kernel.errors import InvalidConfigError, InvalidInputError
+from kernel.locking import LockedRun, locked_run
+from kernel.states import RunStatus
+from tenancy import Call, Row, TenantTransaction, load_sql
+
+SQL = load_sql(__file__)
+UNPINNED = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedRun:
+    """A run that this command started."""
+
+    run_id: UUID
+    workflow_id: str
+    definition_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunsClaimed:
+    """The runs that were started, oldest rank first; `refused` are those that failed because of their input or config."""
+
+    claimed: tuple[ClaimedRun, ...]
+    refused: tuple[UUID, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunClaimPending(Command[RunsClaimed]):
+    """Start up to `limit` ready runs of this tenant; their jobs are queued, not leased. Never waits for a row."""
+
+    name: ClassVar[str] = "run.claim_pending"
+    worker_id: str
+    limit: int = 10
+
+
+@handles(RunClaimPending)
+async def run_claim_pending(command: RunClaimPending, tx: TenantTransaction, scope: Scope) -> RunsClaimed:
+    """Promote what came due, lock, check, start."""
+    if not scope.registry.served:
+        return RunsClaimed(())
+    *_, rows = await tx.fetch_batch([*promotions(), claim_call(scope.registry, command.limit)])
+    changes = Changes()
+    drafts = start_runs(rows, scope.registry, NO_LEASES, changes)
+    await changes.write(tx)
+    return claimed_of(drafts)
+
+
+def served_items(registry: Registry, *, unpinned: bool) -> str:
+    """Return the served (workflow, version) pairs as the claims take them, with the unpinned version if asked."""
+    pairs: list[tuple[str, str]] = list(registry.served)
+    if unpinned:
+        pairs += sorted({(workflow_id, UNPINNED) for workflow_id, _ in registry.served})
+    return json.dumps([{"workflow_id": workflow_id, "version": version} for workflow_id, version in pairs])
+
+
+def claim_call(registry: Registry, limit: int) -> Call:
+    """Return the call that locks up to `limit` ready runs."""
+    return SQL["claim"], {"served": served_items(registry, unpinned=True), "limit": limit}
+
+
+def start_runs(rows: Iterable[Row], registry: Registry, leases: LeaseBudget, changes: Changes) -> list[RunDraft]:
+    """Start the locked runs: pin, check, open the first group; the drafts come back in the order of the rows."""
+    drafts: list[RunDraft] = []
+    pinned: dict[tuple[str, str], Workflow] = {}
+    for row in rows:
+        run = locked_run(row)
+        workflow = _pin(run, registry)
+        if workflow is None:
+            continue
+        draft = RunDraft(run, changes, workflow, run_input=row["input"], run_config=row["config"])
+        refusal = _refusal(workflow, row)
+        if refusal is None:
+            draft.start()
+            draft.advance(leases)
+            pinned[workflow.id, workflow.definition_version] = workflow
+        else:
+            draft.finish(RunStatus.FAILED, error=refusal)
+        drafts.append(draft)
+    changes.insert_definitions += [definition_item(workflow) for workflow in pinned.values()]
+    return drafts
+
+
+def claimed_of(drafts: Sequence[RunDraft]) -> RunsClaimed:
+    """Return what became of the drafts, as the command answers it."""
+    started = [draft.run for draft in drafts if draft.run.status is RunStatus.RUNNING]
+    return RunsClaimed(
+        tuple(ClaimedRun(run.run_id, run.workflow_id, run.version) for run in started),
+        tuple(draft.run.run_id for draft in drafts if draft.run.status is RunStatus.FAILED),
+    )
+
+
+def definition_item(workflow: Workflow) -> dict[str, Any]:
+    """Return the snapshot of a definition as it is stored, content-addressed, for the tenant."""
+    return {
+        "workflow_id": workflow.id,
+        "version": workflow.definition_version,
+        "structure_hash": workflow.structure_hash,
+        "snapshot": workflow.snapshot(),
+    }
+
+
+def _pin(run: LockedRun, registry: Registry) -> Workflow | None:
+    workflow = (
+        registry.get(run.workflow_id)
+        if run.version == UNPINNED
+        else registry.find(run.workflow_id, run.version)
+    )
+    if workflow is not None:
+        run.version = workflow.definition_version
+    return workflow
+
+
+def _refusal(workflow: Workflow, payload: Row) -> dict[str, object] | None:
+    try:
+        workflow.check_input_json(payload["input"])
+        workflow.check_config_json(payload["config"])
+    except InvalidInputError as refused:
+        return _error("INVALID_INPUT", refused)
+    except InvalidConfigError as refused:
+        return _error("INVALID_CONFIG", refused)
+    return None
+
+
+def _error(code: str, refused: Exception) -> dict[str, object]:
+    return {"code": code, "message": payloads.clean_text(f"{type(refused).__name__}: {refused}"), "stage_id": None}

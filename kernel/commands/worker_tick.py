@@ -1,0 +1,99 @@
+"""`worker.tick`: everything a worker takes from one tenant, in one transaction of two or three messages.
+
+Promote what came due, take back lapsed leases, lease ready jobs, start pending runs with their first jobs leased. Jobs come
+before runs: what has begun is brought to its end first.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from kernel.changes import Changes
+from kernel.command import Command, Scope, handles
+from kernel.commands import job_claim, lease_reap_stale, run_claim_pending
+from kernel.commands.due_promote import promotions
+from kernel.commands.job_claim import GhostJob
+from kernel.commands.lease_reap_stale import LeasesReaped
+from kernel.commands.run_claim_pending import RunsClaimed
+from kernel.draft import LeaseBudget, RunDraft
+from kernel.jobs import LeasedJob
+from tenancy import Call, Row, TenantTransaction, load_sql
+
+SQL = load_sql(__file__)
+REAP_LIMIT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """What a tick brought.
+
+    `is_capped`: the tenant has a running cap, so a settle may lease ahead at most what it takes out of RUNNING. `is_blocked`: nothing was
+    claimed because of the cap, the tenant's standing or another worker's claim. `promoted` counts rows that came due.
+    """
+
+    leased: tuple[LeasedJob, ...] = ()
+    runs: RunsClaimed = field(default_factory=lambda: RunsClaimed(()))
+    ghosts: tuple[GhostJob, ...] = ()
+    reaped: LeasesReaped = field(default_factory=lambda: LeasesReaped(0, 0))
+    promoted: int = 0
+    is_capped: bool = False
+    is_blocked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTick(Command[Ticked]):
+    """Lease up to `limit` jobs of this tenant to `worker_id`; take lapsed leases back when `reap`. Never waits for a row."""
+
+    name: ClassVar[str] = "worker.tick"
+    worker_id: str
+    limit: int
+    reap: bool = True
+
+
+@handles(WorkerTick)
+async def worker_tick(command: WorkerTick, tx: TenantTransaction, scope: Scope) -> Ticked:
+    """Ask for everything in one message; what the tenant's standing forbids is locked for a moment and left as it was."""
+    calls: list[Call] = [(SQL["standing"], {}), *promotions()]
+    if command.reap:
+        calls.append(lease_reap_stale.lapsed_call(scope.limits, REAP_LIMIT))
+    is_serving = bool(scope.registry.served) and command.limit > 0
+    if is_serving:
+        calls += [
+            job_claim.claim_call(scope.registry, command.limit),
+            run_claim_pending.claim_call(scope.registry, command.limit),
+        ]
+    answers = await tx.fetch_batch(calls)
+    standing, promoted_runs, promoted_jobs = answers[0][0], answers[1], answers[2]
+    changes = Changes()
+    reaped = LeasesReaped(0, 0)
+    if command.reap:
+        reaped = await lease_reap_stale.reap(answers[3], changes, tx, scope)
+    allowed = await _allowed(command, standing, tx) if is_serving else 0
+    budget = LeaseBudget(command.worker_id, allowed)
+    resumed: list[RunDraft] = []
+    ghosts: tuple[GhostJob, ...] = ()
+    started: list[RunDraft] = []
+    if allowed > 0:
+        resumed, ghosts = await job_claim.lease_jobs(answers[-2][:allowed], budget, changes, tx, scope)
+        started = run_claim_pending.start_runs(answers[-1][: budget.left], scope.registry, budget, changes)
+    await changes.write(tx)
+    return Ticked(
+        leased=job_claim.leased_of([*resumed, *started]),
+        runs=run_claim_pending.claimed_of(started),
+        ghosts=ghosts,
+        reaped=reaped,
+        promoted=len(promoted_runs) + len(promoted_jobs),
+        is_capped=standing["running_jobs"] is not None,
+        is_blocked=is_serving and allowed <= 0,
+    )
+
+
+async def _allowed(command: WorkerTick, standing: Row, tx: TenantTransaction) -> int:
+    """Return how many jobs may be leased now; with a cap, counted under the tenant's claim lock."""
+    if standing["status"] != "active":
+        return 0
+    if standing["running_jobs"] is None:
+        return command.limit
+    locked, running = await tx.fetch_batch([(SQL["lock_claim"], {}), (SQL["running"], {})])
+    if not locked or locked[0]["running_jobs"] is None:
+        return 0
+    return min(command.limit, locked[0]["running_jobs"] - running[0]["running"])

@@ -1,0 +1,19 @@
+-- name: standing
+-- Whether this tenant's work may be claimed, and how much of it may run at once. No row: active and unlimited.
+select coalesce(tenant.status, 'active') as status, claim.running_jobs
+from (select :tenant_id::uuid as tenant_id) as bound
+left join tenantry.tenants as tenant on tenant.tenant_id = :tenant_id::uuid
+left join tenantry.tenant_limits as claim on claim.tenant_id = :tenant_id::uuid and claim.kind = 'claim'
+
+-- name: lock_claim
+-- One claim at a time for a tenant with a running cap; not had means that another worker is claiming: next round.
+select claim.running_jobs
+from tenantry.tenant_limits as claim
+where claim.tenant_id = :tenant_id::uuid and claim.kind = 'claim'
+for no key update of claim skip locked
+
+-- name: running
+-- How many jobs run now; a later statement than the lock, so it sees everything that an earlier claim committed.
+select count(*)::int as running
+from tenantry.job_queue as job
+where job.tenant_id = :tenant_id::uuid and job.status = 'RUNNING'

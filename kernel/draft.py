@@ -1,0 +1,350 @@
+"""A locked run and what a command makes of it: the moves of semantics.md's tables, as changes and events.
+
+A draft is made with the run's lock held and thrown away after its changes are written. It never reads the database.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from kernel.changes import Changes
+from kernel.definition.workflow import PlacedStage, Workflow
+from kernel.events import EventType
+from kernel.jobs import Fence, LeasedJob
+from kernel.locking import LockedRun, StageRow
+from kernel.states import TERMINAL_STAGE_STATUSES, JobStatus, RunStatus, StageStatus
+from kernel.transition import Decision, decide, run_output
+
+RANK_PER_PRIORITY = timedelta(seconds=60)
+
+
+@dataclass(slots=True)
+class LeaseBudget:
+    """How many jobs this transaction may still lease to its worker."""
+
+    worker_id: str
+    left: int
+
+    def take(self) -> bool:
+        """Take one lease out of the budget; False when it is spent."""
+        if self.left <= 0:
+            return False
+        self.left -= 1
+        return True
+
+
+NO_LEASES = LeaseBudget(worker_id="", left=0)
+
+
+@dataclass(slots=True)
+class RunDraft:
+    """One run of the transaction; `stages` holds the rows that exist, kept up to date with every move."""
+
+    run: LockedRun
+    changes: Changes
+    workflow: Workflow | None
+    stages: dict[str, StageRow] = field(default_factory=dict[str, StageRow])
+    outputs: dict[str, str] = field(default_factory=dict[str, str])
+    run_input: str = "null"
+    run_config: str = "{}"
+    leased: list[LeasedJob] = field(default_factory=list[LeasedJob])
+    _row: dict[str, Any] | None = None
+
+    @property
+    def now(self) -> datetime:
+        """The database's clock when the run was locked."""
+        return self.run.now
+
+    # -- the run ------------------------------------------------------------------------------------------------------
+
+    def emit(self, event: EventType, *, stage_id: str | None = None, **payload: object) -> None:
+        """Append an event; its sequence number is the next of the run, without gaps because the run is locked."""
+        self.run.event_sequence += 1
+        self._touch()["event_sequence"] = self.run.event_sequence
+        self.changes.insert_events.append(
+            {
+                "run_id": self.run.run_id,
+                "sequence": self.run.event_sequence,
+                "type": event,
+                "stage_id": stage_id,
+                "payload": payload,
+                "now": self.now,
+            }
+        )
+
+    def start(self) -> None:
+        """Move the run from PENDING to RUNNING."""
+        self.run.status = RunStatus.RUNNING
+        row = self._touch()
+        row["status"], row["version"], row["started_at"] = RunStatus.RUNNING, self.run.version, self.now
+        self.emit(EventType.WORKFLOW_STARTED, workflow=self.run.workflow_id, definition_version=self.run.version)
+
+    def finish(
+        self,
+        status: RunStatus,
+        *,
+        output: str | None = None,
+        error: Mapping[str, object] | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Move the run to a terminal status and cancel every stage that is still active."""
+        self.run.status = status
+        row = self._touch()
+        row["status"], row["completed_at"] = status, self.now
+        row["output"] = output
+        row["error"] = json.dumps(error) if error is not None else None
+        for stage in self.stages.values():
+            if stage.status not in TERMINAL_STAGE_STATUSES:
+                self._cancel_stage(stage)
+        if status is RunStatus.COMPLETED:
+            self.emit(EventType.WORKFLOW_COMPLETED)
+        elif status is RunStatus.FAILED:
+            self.emit(EventType.WORKFLOW_FAILED, error=error)
+        else:
+            self.emit(EventType.WORKFLOW_CANCELLED, reason=reason)
+
+    def _cancel_stage(self, stage: StageRow) -> None:
+        # A leased job stays until its worker has let go of it (ghost "orphan") or its lease lapsed: the body still runs
+        # and still counts against the tenant's cap.
+        self._stage_item(stage, StageStatus.CANCELLED, completed_at=self.now)
+        if stage.job_status is not None and stage.job_status is not JobStatus.RUNNING:
+            self.drop_job(stage.stage_id)
+
+    def _touch(self) -> dict[str, Any]:
+        if self._row is None:
+            self._row = {
+                "run_id": self.run.run_id,
+                "status": self.run.status,
+                "version": self.run.version,
+                "event_sequence": self.run.event_sequence,
+                "now": self.now,
+            }
+            self.changes.update_runs.append(self._row)
+        return self._row
+
+    # -- groups -------------------------------------------------------------------------------------------------------
+
+    def advance(self, leases: LeaseBudget) -> Decision:
+        """Do what follows from the stages' states: open the next group, finish or fail the run, or nothing."""
+        assert self.workflow is not None
+        decision = decide(self.workflow, {stage.stage_id: stage.status for stage in self.stages.values()})
+        if decision.action == "advanced":
+            assert decision.next_group is not None
+            self.open_group(self.workflow.groups[decision.next_group - 1], leases)
+        elif decision.action == "completed":
+            self.finish(RunStatus.COMPLETED, output=run_output(self.workflow, self.outputs))
+        elif decision.action == "failed":
+            stage = self.stages[str(decision.failed_stage_id)]
+            error = {"code": "STAGE_FAILED", "message": stage.error_message, "stage_id": stage.stage_id}
+            self.finish(RunStatus.FAILED, error=error)
+        return decision
+
+    def open_group(self, group: Iterable[PlacedStage], leases: LeaseBudget) -> None:
+        """Create a group's stages and jobs, leased and begun for the same worker while its budget lasts."""
+        for placed in group:
+            if leases.take():
+                self._create_leased(placed, leases.worker_id)
+            else:
+                self._create_stage(placed, StageStatus.PENDING, attempt=0)
+                self._create_job(placed, status=JobStatus.PENDING, ready=True)
+
+    def _create_leased(self, placed: PlacedStage, worker_id: str) -> None:
+        begun = placed.stage.when is None
+        status = StageStatus.RUNNING if begun else StageStatus.PENDING
+        self._create_stage(placed, status, attempt=1 if begun else 0)
+        self._create_job(
+            placed, status=JobStatus.RUNNING, ready=False, attempt=1, worker_id=worker_id, started_at=self.now
+        )
+        if begun:
+            self.emit(EventType.STAGE_STARTED, stage_id=placed.stage.id, attempt=1)
+        self.lease(placed, Fence(self.run.run_id, placed.stage.id, 1, self.now), attempt=1, begun=begun)
+
+    def lease(self, placed: PlacedStage, fence: Fence, *, attempt: int, begun: bool, wait_ms: int = 0) -> None:
+        """Note a job as leased, with what its body is given."""
+        assert self.workflow is not None
+        self.leased.append(
+            LeasedJob(
+                fence=fence,
+                workflow=self.workflow,
+                placed=placed,
+                attempt=attempt,
+                priority=self.run.priority,
+                begun=begun,
+                run_input=self.run_input,
+                run_config=self.run_config,
+                outputs=dict(self.outputs),
+                traceparent=self.run.traceparent,
+                tracestate=self.run.tracestate,
+                queue_wait_ms=wait_ms,
+            )
+        )
+
+    def _create_stage(self, placed: PlacedStage, status: StageStatus, *, attempt: int) -> None:
+        started_at = self.now if status is StageStatus.RUNNING else None
+        self.changes.insert_stages.append(
+            {
+                "run_id": self.run.run_id,
+                "stage_id": placed.stage.id,
+                "group_number": placed.group,
+                "number": placed.number,
+                "status": status,
+                "attempt": attempt,
+                "max_attempts": placed.stage.max_attempts,
+                "started_at": started_at,
+                "now": self.now,
+            }
+        )
+        self.stages[placed.stage.id] = StageRow(
+            stage_id=placed.stage.id,
+            group=placed.group,
+            number=placed.number,
+            status=status,
+            attempt=attempt,
+            announced_attempt=attempt,
+            max_attempts=placed.stage.max_attempts,
+        )
+
+    def _create_job(self, placed: PlacedStage, **values: object) -> None:
+        self.changes.insert_jobs.append(
+            {
+                "run_id": self.run.run_id,
+                "stage_id": placed.stage.id,
+                "workflow_id": self.run.workflow_id,
+                "version": self.run.version,
+                "rank": self.now - self.run.priority * RANK_PER_PRIORITY,
+                "available_at": self.now,
+                "attempt": 0,
+                "max_attempts": placed.stage.max_attempts,
+                "traceparent": self.run.traceparent,
+                **values,
+            }
+        )
+        self.stages[placed.stage.id].job_status = JobStatus(str(values["status"]))
+
+    # -- a stage under its job's fence ----------------------------------------------------------------------------------
+
+    def lease_job(self, stage: StageRow, job_attempt: int, worker_id: str) -> Fence:
+        """Lease a queued job: its attempt counts up, and the clock of this transaction becomes its fence."""
+        fence = Fence(self.run.run_id, stage.stage_id, job_attempt + 1, self.now)
+        self._job_item(stage, JobStatus.RUNNING, attempt=fence.attempt, worker_id=worker_id, started_at=self.now)
+        return fence
+
+    def begin(self, stage: StageRow) -> int:
+        """Move a stage from PENDING to RUNNING, count its attempt and announce it once; returns the attempt."""
+        attempt = stage.attempt + 1
+        self._stage_item(stage, StageStatus.RUNNING, attempt=attempt, announced_attempt=attempt, started_at=self.now)
+        if attempt > stage.announced_attempt:
+            stage.announced_attempt = attempt
+            self.emit(EventType.STAGE_STARTED, stage_id=stage.stage_id, attempt=attempt)
+        return attempt
+
+    def complete(self, stage: StageRow, fence: Fence, output: str) -> None:
+        """Record a stage's validated output (JSON text) and take its job out of the queue."""
+        self._settled(stage, StageStatus.COMPLETED, fence, output=output)
+        stage.output = output
+        self.outputs[stage.stage_id] = output
+        self.drop_job(stage.stage_id)
+        self.emit(EventType.STAGE_COMPLETED, stage_id=stage.stage_id, attempt=stage.attempt)
+
+    def skip(self, stage: StageRow, fence: Fence) -> None:
+        """Record that a stage's `when` said no; no attempt is counted."""
+        self._settled(stage, StageStatus.SKIPPED, fence)
+        self.drop_job(stage.stage_id)
+        self.emit(EventType.STAGE_SKIPPED, stage_id=stage.stage_id)
+
+    def retry(self, stage: StageRow, job_attempt: int, error: str, delay: timedelta) -> None:
+        """Put a failed attempt back into the queue, due after `delay`."""
+        available_at = self.now + delay
+        self._stage_item(stage, StageStatus.PENDING, error_message=error)
+        self._job_item(
+            stage,
+            JobStatus.PENDING,
+            attempt=job_attempt,
+            ready=delay <= timedelta(0),
+            rank=available_at - self.run.priority * RANK_PER_PRIORITY,
+            available_at=available_at,
+            last_error=error,
+        )
+        self.emit(
+            EventType.STAGE_RETRYING,
+            stage_id=stage.stage_id,
+            attempt=stage.attempt,
+            error=error,
+            retry_at=available_at.isoformat(),
+        )
+
+    def defer(self, stage: StageRow, job_attempt: int, delay: timedelta) -> None:
+        """Give a leased job back with its attempt, due after `delay`; no event, no error."""
+        if stage.status is StageStatus.RUNNING:
+            self._stage_item(stage, StageStatus.PENDING, attempt=max(stage.attempt - 1, 0))
+        available_at = self.now + delay
+        self._job_item(
+            stage,
+            JobStatus.PENDING,
+            attempt=max(job_attempt - 1, 0),
+            ready=delay <= timedelta(0),
+            rank=available_at - self.run.priority * RANK_PER_PRIORITY,
+            available_at=available_at,
+        )
+
+    def fail(self, stage: StageRow, job_attempt: int, error: str, code: str) -> None:
+        """Fail a stage for good and its run with it; the job stays, dead, with its error."""
+        self._settled(stage, StageStatus.FAILED, None, error_message=error)
+        if stage.job_status is not None:
+            self._job_item(stage, JobStatus.FAILED, attempt=job_attempt, last_error=error)
+        self.emit(EventType.STAGE_FAILED, stage_id=stage.stage_id, attempt=stage.attempt, code=code, error=error)
+        self.finish(RunStatus.FAILED, error={"code": code, "message": error, "stage_id": stage.stage_id})
+
+    def give_up(self, error: str, code: str) -> None:
+        """Fail the run and every stage that is still active, and clear its jobs away."""
+        for stage in self.stages.values():
+            if stage.status not in TERMINAL_STAGE_STATUSES:
+                self._settled(stage, StageStatus.FAILED, None, error_message=error)
+                self.drop_job(stage.stage_id)
+                self.emit(EventType.STAGE_FAILED, stage_id=stage.stage_id, attempt=stage.attempt, code=code, error=error)
+        self.finish(RunStatus.FAILED, error={"code": code, "message": error, "stage_id": None})
+
+    def requeue(self, placed: PlacedStage) -> None:
+        """Give a PENDING stage that has lost its job a new one."""
+        self._create_job(placed, status=JobStatus.PENDING, ready=True)
+
+    def annotate(self, stage: StageRow, annotations: Iterable[Mapping[str, str | None]]) -> None:
+        """Keep the annotations that a body made, each with its event."""
+        for annotation in annotations:
+            self.changes.insert_annotations.append(
+                {
+                    "run_id": self.run.run_id,
+                    "stage_id": stage.stage_id,
+                    "attempt": stage.attempt,
+                    "now": self.now,
+                    **annotation,
+                }
+            )
+            self.emit(EventType.ANNOTATION_CREATED, stage_id=stage.stage_id, key=annotation["key"])
+
+    # -- items ----------------------------------------------------------------------------------------------------------
+
+    def _settled(self, stage: StageRow, status: StageStatus, fence: Fence | None, **values: object) -> None:
+        settled = {"settled_attempt": fence.attempt, "settled_started_at": fence.started_at} if fence else {}
+        self._stage_item(stage, status, completed_at=self.now, **settled, **values)
+
+    def _stage_item(self, stage: StageRow, status: StageStatus, **values: object) -> None:
+        stage.status = status
+        attempt = values.get("attempt")
+        if isinstance(attempt, int):
+            stage.attempt = attempt
+        item = {"status": status, "attempt": stage.attempt, "now": self.now, **values}
+        self.changes.move_stage(self.run.run_id, stage.stage_id, item)
+
+    def _job_item(self, stage: StageRow, status: JobStatus, **values: object) -> None:
+        stage.job_status = status
+        self.changes.move_job(self.run.run_id, stage.stage_id, {"status": status, "ready": False, **values})
+
+    def drop_job(self, stage_id: str) -> None:
+        """Take a job out of the queue."""
+        self.changes.drop_job(self.run.run_id, stage_id)
+        stage = self.stages.get(stage_id)
+        if stage is not None:
+            stage.job_status = None

@@ -1,0 +1,67 @@
+"""Runs a leased job's body outside the database: asks its `when`, then executes it, for callers that are no worker host."""
+
+from collections.abc import Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from uuid import UUID
+
+from kernel.execution.abort import AbortSignal
+from kernel.execution.journal import StageJournal
+from kernel.execution.outcome import StageFailed, StageOutcome, StageSkipped
+from kernel.execution.stage_runner import StageInvocation, run_stage, run_when
+from kernel.jobs import LeasedJob
+
+
+@dataclass(frozen=True, slots=True)
+class Performance:
+    """What a body came to and the annotations it made (rows of key, value and payload as JSON texts)."""
+
+    outcome: StageOutcome
+    annotations: tuple[Mapping[str, str | None], ...] = ()
+
+
+def invocation_of(job: LeasedJob, tenant_id: UUID, *, abort: AbortSignal, journal: StageJournal) -> StageInvocation:
+    """Return what the stage runner needs to execute a leased job; the body sees its attempt counted."""
+    return StageInvocation(
+        tenant_id=tenant_id,
+        run_id=job.run_id,
+        workflow=job.workflow,
+        placed=job.placed,
+        attempt=job.attempt if job.begun else job.attempt + 1,
+        input=job.input,
+        config=job.run_config,
+        outputs=job.outputs,
+        abort=abort,
+        journal=journal,
+    )
+
+
+async def ask_when(job: LeasedJob, tenant_id: UUID) -> Performance | None:
+    """Return how the job ends without its body, or None when the body is to run."""
+    if job.begun:
+        return None
+    journal = StageJournal()
+    threads = ThreadPoolExecutor(1, thread_name_prefix="tenantry-when")
+    try:
+        answer = await run_when(invocation_of(job, tenant_id, abort=AbortSignal(), journal=journal), threads)
+    finally:
+        threads.shutdown(wait=False)
+    return _unbegun(answer)
+
+
+def _unbegun(answer: bool | StageFailed) -> Performance | None:  # noqa: FBT001 - the answer of a `when`
+    if isinstance(answer, StageFailed):
+        return Performance(answer)
+    return None if answer else Performance(StageSkipped())
+
+
+async def perform(job: LeasedJob, tenant_id: UUID) -> Performance:
+    """Execute the body of a begun job; a `def` body runs in a thread of its own."""
+    journal = StageJournal()
+    invocation = invocation_of(job, tenant_id, abort=AbortSignal(), journal=journal)
+    threads: Executor = ThreadPoolExecutor(1, thread_name_prefix="tenantry-stage")
+    try:
+        outcome = await run_stage(invocation, threads)
+    finally:
+        threads.shutdown(wait=False)
+    return Performance(outcome, tuple(journal.annotations()))

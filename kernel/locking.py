@@ -1,0 +1,156 @@
+"""Takes the locks that everything else stands on, and reads what may be read once they are held.
+
+Rule (semantics.md, "Lock first"): lock the run rows in a statement of their own, in key order; decide from later statements.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from kernel.states import JobStatus, RunStatus, StageStatus
+from tenancy import Call, Row, TenantTransaction, load_sql
+
+SQL = load_sql(__file__)
+RUN_COLUMNS = (
+    "run_id", "workflow_id", "version", "status", "priority", "event_sequence", "redrive_count", "traceparent",
+    "tracestate", "updated_at", "now",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class LockedRun:
+    """A run whose row this transaction has locked; `now` is the database's clock when it was read."""
+
+    run_id: UUID
+    workflow_id: str
+    version: str
+    status: RunStatus
+    priority: int
+    event_sequence: int
+    redrive_count: int
+    traceparent: str | None
+    tracestate: str | None
+    updated_at: datetime
+    now: datetime
+
+
+@dataclass(slots=True)
+class StageRow:
+    """A stage of a locked run; `output` is JSON text, set once the stage is COMPLETED."""
+
+    stage_id: str
+    group: int
+    number: int
+    status: StageStatus
+    attempt: int
+    announced_attempt: int
+    max_attempts: int
+    output: str | None = None
+    settled_attempt: int | None = None
+    settled_started_at: datetime | None = None
+    updated_at: datetime | None = None
+    next_poll_at: datetime | None = None
+    deadline: datetime | None = None
+    error_message: str | None = None
+    job_status: JobStatus | None = None
+    job_locked_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A job of a locked run. `(attempt, started_at)` is its fence; `had` tells whether its row is locked as well."""
+
+    run_id: UUID
+    stage_id: str
+    status: JobStatus
+    replay: bool
+    attempt: int
+    max_attempts: int
+    started_at: datetime | None
+    had: bool
+
+
+def lock_runs(run_ids: Iterable[UUID], *, wait: bool) -> Call:
+    """Return the call that locks the runs, waiting for their holders or leaving out what is held."""
+    return SQL["lock_runs_waiting" if wait else "lock_runs"], {"run_ids": sorted(set(run_ids))}
+
+
+def read_jobs(keys: Iterable[tuple[UUID, str]]) -> Call:
+    """Return the call that reads, and where possible locks, the jobs of runs that are locked."""
+    items = [{"run_id": str(run_id), "stage_id": stage_id} for run_id, stage_id in sorted(set(keys))]
+    return SQL["fenced_jobs"], {"items": json.dumps(items)}
+
+
+def locked_run(row: Row) -> LockedRun:
+    """Return the run of a row that a locking statement gave, whatever else the row holds."""
+    values: dict[str, Any] = {column: row[column] for column in RUN_COLUMNS}
+    values["status"] = RunStatus(values["status"])
+    return LockedRun(**values)
+
+
+def job_row(row: Row) -> JobRow:
+    """Return the job of a row of `fenced_jobs`."""
+    return JobRow(
+        run_id=row["run_id"],
+        stage_id=row["stage_id"],
+        status=JobStatus(row["status"]),
+        replay=row["replay"],
+        attempt=row["attempt"],
+        max_attempts=row["max_attempts"],
+        started_at=row["started_at"],
+        had=row["had"],
+    )
+
+
+async def lock_run(tx: TenantTransaction, run_id: UUID) -> LockedRun | None:
+    """Lock one run, waiting for its holder; None when there is no such run of this tenant's."""
+    rows = await tx.fetch_batch([lock_runs([run_id], wait=True)])
+    return locked_run(rows[0][0]) if rows[0] else None
+
+
+async def load_stages(tx: TenantTransaction, run_ids: Sequence[UUID]) -> dict[UUID, dict[str, StageRow]]:
+    """Return the stages of locked runs, by run and stage id, in the order of their numbers."""
+    stages: dict[UUID, dict[str, StageRow]] = {run_id: {} for run_id in run_ids}
+    if run_ids:
+        for row in await tx.fetch_all(SQL["stages_of_runs"], run_ids=sorted(set(run_ids))):
+            stages[row["run_id"]][row["stage_id"]] = _stage_row(row)
+    return stages
+
+
+async def existing_runs(tx: TenantTransaction, run_ids: Sequence[UUID]) -> set[UUID]:
+    """Return which of the runs exist, whoever holds them."""
+    if not run_ids:
+        return set()
+    return {row["run_id"] for row in await tx.fetch_all(SQL["existing_runs"], run_ids=sorted(set(run_ids)))}
+
+
+async def load_payloads(tx: TenantTransaction, run_ids: Sequence[UUID]) -> dict[UUID, tuple[str, str]]:
+    """Return the JSON texts of input and config of these runs."""
+    if not run_ids:
+        return {}
+    rows = await tx.fetch_all(SQL["payloads_of_runs"], run_ids=sorted(set(run_ids)))
+    return {row["run_id"]: (row["input"], row["config"]) for row in rows}
+
+
+def _stage_row(row: Row) -> StageRow:
+    return StageRow(
+        stage_id=row["stage_id"],
+        group=row["group_number"],
+        number=row["number"],
+        status=StageStatus(row["status"]),
+        attempt=row["attempt"],
+        announced_attempt=row["announced_attempt"],
+        max_attempts=row["max_attempts"],
+        output=row["output"],
+        settled_attempt=row["settled_attempt"],
+        settled_started_at=row["settled_started_at"],
+        updated_at=row["updated_at"],
+        next_poll_at=row["next_poll_at"],
+        deadline=row["deadline"],
+        error_message=row["error_message"],
+        job_status=JobStatus(row["job_status"]) if row["job_status"] else None,
+        job_locked_at=row["job_locked_at"],
+    )

@@ -1,0 +1,62 @@
+-- The run row is the arbiter between settle, transition, cancel, reap and purge: whoever changes anything about a run holds
+-- its lock, taken by one of these statements and nothing else, and looks at everything else in a later statement.
+
+-- name: lock_runs
+-- Lock the runs that nobody else holds; the others are left out. For background transactions, which never wait for a row.
+select
+  run.run_id, run.workflow_id, run.version, run.status, run.priority, run.event_sequence, run.redrive_count,
+  run.traceparent, run.tracestate, run.updated_at, tenantry.now() as now
+from tenantry.workflow_runs as run
+where run.tenant_id = :tenant_id::uuid and run.run_id = any(:run_ids::uuid[])
+order by run.run_id
+for no key update of run skip locked
+
+-- name: lock_runs_waiting
+-- Lock the runs, waiting for whoever holds one. For foreground commands of one run, and for what was not had five times.
+select
+  run.run_id, run.workflow_id, run.version, run.status, run.priority, run.event_sequence, run.redrive_count,
+  run.traceparent, run.tracestate, run.updated_at, tenantry.now() as now
+from tenantry.workflow_runs as run
+where run.tenant_id = :tenant_id::uuid and run.run_id = any(:run_ids::uuid[])
+order by run.run_id
+for no key update of run
+
+-- name: existing_runs
+-- Which of these runs exist at all: tells a run that somebody holds from one that is gone.
+select run.run_id
+from tenantry.workflow_runs as run
+where run.tenant_id = :tenant_id::uuid and run.run_id = any(:run_ids::uuid[])
+
+-- name: fenced_jobs
+-- The jobs named by the items, as they are now, and whether their rows could be locked (a heartbeat may hold one).
+-- The fence (attempt, started_at) changes under the run's lock only, which the caller holds: a plain read tells the truth.
+select
+  job.run_id, job.stage_id, job.status, job.replay, job.attempt, job.max_attempts, job.started_at, job.traceparent,
+  lockable.had is not null as had
+from json_to_recordset(:items::text::json) as item (run_id uuid, stage_id text)
+join tenantry.job_queue as job
+  on job.tenant_id = :tenant_id::uuid and job.run_id = item.run_id and job.stage_id = item.stage_id
+left join lateral (
+  select true as had
+  from tenantry.job_queue as mine
+  where mine.tenant_id = :tenant_id::uuid and mine.run_id = item.run_id and mine.stage_id = item.stage_id
+  for no key update of mine skip locked
+) as lockable on true
+
+-- name: stages_of_runs
+-- Every stage of these runs, with its output and what its job is doing. For runs whose lock is held.
+select
+  stage.run_id, stage.stage_id, stage.group_number, stage.number, stage.status, stage.attempt, stage.announced_attempt,
+  stage.max_attempts, stage.output::text as output, stage.settled_attempt, stage.settled_started_at, stage.updated_at,
+  stage.next_poll_at, stage.deadline, stage.error_message, job.status as job_status, job.locked_at as job_locked_at
+from tenantry.workflow_stages as stage
+left join tenantry.job_queue as job
+  on job.tenant_id = :tenant_id::uuid and job.run_id = stage.run_id and job.stage_id = stage.stage_id
+where stage.tenant_id = :tenant_id::uuid and stage.run_id = any(:run_ids::uuid[])
+order by stage.run_id, stage.number
+
+-- name: payloads_of_runs
+-- What the bodies of these runs are given: the run's input and config.
+select run.run_id, run.input::text as input, run.config::text as config, tenantry.now() as now
+from tenantry.workflow_runs as run
+where run.tenant_id = :tenant_id::uuid and run.run_id = any(:run_ids::uuid[])

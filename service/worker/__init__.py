@@ -1,0 +1,1 @@
+"""The worker host: finds due tenants, leases their jobs, executes bodies, settles them, keeps leases alive."""

@@ -1,0 +1,113 @@
+"""Finds the tenants that have something to do, and shares the worker's room fairly between them.
+
+Reads as the scheduler on a connection of its own, never held together with another.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from kernel import KernelLimits, Registry
+from tenancy import Database, Row, load_sql
+
+SQL = load_sql(__file__)
+FIRST = UUID(int=0)
+PAGE = 200
+MAINTENANCE_PAGE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class DueTenant:
+    """A tenant with something to do: `is_ready` work can be claimed, other work only has to be promoted."""
+
+    tenant_id: UUID
+    is_ready: bool
+    weight: int
+    is_active: bool
+
+
+@dataclass(slots=True)
+class Cursors:
+    """Where each walk over the tenants goes on next time."""
+
+    due: UUID = FIRST
+    leases: UUID = FIRST
+    running: UUID = FIRST
+    tenants: UUID = FIRST
+
+
+class Dispatcher:
+    """Asks the database who has work; remembers nothing but where its walks stopped."""
+
+    def __init__(self, database: Database, registry: Registry, limits: KernelLimits) -> None:
+        self._database = database
+        self._limits = limits
+        self._served = json.dumps([{"workflow_id": w, "version": v} for w, v in registry.served])
+        self._cursors = Cursors()
+
+    async def due(self) -> list[DueTenant]:
+        """Return the tenants with ready work of the served versions, and those with rows to promote.
+
+        More tenants than a page holds are walked in turns: a call starts where the last full one ended.
+        """
+        rows = await self._read("due", served=self._served, after=self._cursors.due, page=PAGE)
+        ready = [row for row in rows if row["is_ready"]]
+        self._cursors.due = ready[-1]["tenant_id"] if len(ready) >= PAGE else FIRST
+        return [
+            DueTenant(row["tenant_id"], row["is_ready"], row["weight"], row["status"] == "active") for row in rows
+        ]
+
+    async def lapsed(self) -> list[UUID]:
+        """Return the tenants of leases that ran out, among the next page of all leases."""
+        rows = await self._read(
+            "leases",
+            after=self._cursors.leases,
+            stale_after=self._limits.stale_lease_threshold,
+            absolute_timeout=self._limits.job_absolute_timeout,
+        )
+        is_full = sum(row["running"] for row in rows) >= 1000  # noqa: PLR2004 - the statement's own page
+        self._cursors.leases = rows[-1]["tenant_id"] if is_full else FIRST
+        return [row["tenant_id"] for row in rows if row["has_lapsed"]]
+
+    async def running_tenants(self) -> list[UUID]:
+        """Return the next page of tenants that have a RUNNING run."""
+        rows = await self._read("running_tenants", after=self._cursors.running, page=MAINTENANCE_PAGE)
+        self._cursors.running = rows[-1]["tenant_id"] if len(rows) >= MAINTENANCE_PAGE else FIRST
+        return [row["tenant_id"] for row in rows]
+
+    async def all_tenants(self) -> list[UUID]:
+        """Return the next page of the list of tenants."""
+        rows = await self._read("all_tenants", after=self._cursors.tenants, page=MAINTENANCE_PAGE)
+        self._cursors.tenants = rows[-1]["tenant_id"] if len(rows) >= MAINTENANCE_PAGE else FIRST
+        return [row["tenant_id"] for row in rows]
+
+    async def _read(self, name: str, **params: object) -> list[Row]:
+        async with self._database.role_transaction("tenantry_scheduler") as tx:
+            return await tx.fetch_all(SQL[name], **params)
+
+
+def share_out(due: Iterable[DueTenant], room: int, running: Mapping[UUID, int]) -> dict[UUID, int]:
+    """Return how many jobs each due tenant may claim of `room`, by weight, those who run least first.
+
+    Work-conserving: what a tenant cannot use is there again in the next round. Every tenant gets at least one while there
+    is room, so none starves behind a heavy one.
+    """
+    claimants = sorted(
+        (tenant for tenant in due if tenant.is_ready and tenant.is_active),
+        key=lambda tenant: (running.get(tenant.tenant_id, 0) / tenant.weight, tenant.tenant_id),
+    )
+    shares: dict[UUID, int] = {}
+    left, weights = room, sum(tenant.weight for tenant in claimants)
+    for tenant in claimants:
+        if left <= 0:
+            break
+        shares[tenant.tenant_id] = share = min(max(room * tenant.weight // weights, 1), left)
+        left -= share
+    # What rounding left over goes to those who run least.
+    for tenant in claimants:
+        if left <= 0 or tenant.tenant_id not in shares:
+            break
+        shares[tenant.tenant_id] += 1
+        left -= 1
+    return shares

@@ -1,0 +1,87 @@
+"""Keeps the leases alive from a thread and a connection of its own, so that no body and no busy loop can starve it.
+
+One statement a tenant for all its jobs; the answers say which runs were cancelled and which leases are lost.
+"""
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from uuid import UUID
+
+import psycopg
+from psycopg.rows import dict_row
+
+from kernel import Fence, Heartbeat, beat_call, heartbeats
+
+logger = logging.getLogger(__name__)
+CHUNK = 500
+BIND = "select set_config('role', 'tenantry_tenant', true), set_config('tenantry.tenant_id', %s, true)"
+Leases = Mapping[UUID, Sequence[Fence]]
+
+
+class HeartbeatThread:
+    """Beats every `interval_s` (jittered down by at most a fifth) until stopped; a failed round is tried again soon."""
+
+    def __init__(
+        self,
+        database_url: str,
+        interval_s: float,
+        leases: Callable[[], Leases],
+        answered: Callable[[UUID, Sequence[Heartbeat]], None],
+    ) -> None:
+        """`leases` and `answered` are called in the thread: the host makes both safe for that."""
+        self._database_url = database_url
+        self._interval_s = interval_s
+        self._leases = leases
+        self._answered = answered
+        self._stopped = threading.Event()
+        self._connection: psycopg.Connection[dict[str, object]] | None = None
+        self._thread = threading.Thread(target=self._run, name="tenantry-heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Start beating."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop beating and wait for the thread; the leases must have been given back before."""
+        self._stopped.set()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        delay_s = self._interval_s
+        while not self._stopped.wait(delay_s * random.uniform(0.8, 1.0)):  # noqa: S311 - jitter, not a secret
+            try:
+                self._beat_all()
+                delay_s = self._interval_s
+            except psycopg.Error as error:
+                # The leases outlast several rounds; a quick next try costs nothing.
+                logger.warning("heartbeat_failed", extra={"error": type(error).__name__})
+                self._disconnect()
+                delay_s = min(self._interval_s, 1.0)
+        self._disconnect()
+
+    def _beat_all(self) -> None:
+        for tenant_id, fences in self._leases().items():
+            for start in range(0, len(fences), CHUNK):
+                self._answered(tenant_id, self._beat(tenant_id, fences[start : start + CHUNK]))
+
+    def _beat(self, tenant_id: UUID, fences: Sequence[Fence]) -> tuple[Heartbeat, ...]:
+        connection = self._connect()
+        statement, params = beat_call(fences)
+        with connection.transaction(), connection.cursor() as cursor:
+            cursor.execute(BIND, [str(tenant_id)])
+            cursor.execute(statement.pyformat.encode(), {**params, "tenant_id": tenant_id})
+            return heartbeats(cursor.fetchall())
+
+    def _connect(self) -> psycopg.Connection[dict[str, object]]:
+        if self._connection is None or self._connection.closed:
+            self._connection = psycopg.connect(
+                self._database_url, autocommit=True, prepare_threshold=None, connect_timeout=5, row_factory=dict_row
+            )
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

@@ -1,0 +1,322 @@
+"""The worker host: the one loop that finds due tenants, ticks them, and keeps everything else going until it is stopped.
+
+Everything a process owns lives in one task group: the dispatch loop, the ticks, the bodies, the flushes, the watches.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from uuid import UUID, uuid4
+
+from kernel import Fence, Heartbeat, JobRelease, Kernel, KernelLimits, Registry, RunStatus, Ticked, WorkerTick
+from service.settings import Settings
+from service.worker.dispatcher import Dispatcher, DueTenant, share_out
+from service.worker.executor import Executor
+from service.worker.heartbeat import HeartbeatThread
+from service.worker.ledger_writer import LedgerWriter, WriterHooks
+from service.worker.maintenance import Maintenance
+from service.worker.reporter import Reporter
+from service.worker.watch import CancellationWatch
+from tenancy import Database, DatabaseUnavailableError
+
+logger = logging.getLogger(__name__)
+FOUND_RECENTLY_S = 1.0
+LAPSED_EVERY_S = 1.0
+SHORTEST_COOLDOWN_S = 0.025
+LONGEST_COOLDOWN_S = 1.0
+CONCURRENT_TICKS = 4
+
+
+@dataclass(slots=True)
+class TenantState:
+    """What the host remembers of a tenant: whether it is capped, what it owes a look at, and how long to leave it alone."""
+
+    is_capped: bool = False
+    is_ticking: bool = False
+    needs_release: bool = False
+    cooldown_s: float = 0.0
+    not_before: float = 0.0
+
+
+@dataclass(slots=True)
+class Pulse:
+    """When the host last did what; monotonic seconds."""
+
+    found_at: float = 0.0
+    lapsed_at: float = 0.0
+    ticks: int = 0
+    claimed_runs: int = 0
+    reaped: int = 0
+    is_database_away: bool = False
+    due: list[DueTenant] = field(default_factory=list[DueTenant])
+
+
+class WorkerHost:
+    """Executes the stages of a registry's workflows for all tenants that have work due."""
+
+    def __init__(self, settings: Settings, registry: Registry, database: Database, dispatch_database: Database) -> None:
+        self.worker_id = f"worker-{uuid4()}"
+        self.limits = KernelLimits(
+            max_payload_bytes=settings.max_payload_bytes,
+            stale_lease_threshold=settings.stale_lease_threshold,
+            job_absolute_timeout=settings.job_absolute_timeout,
+        )
+        self.kernel = Kernel(registry, limits=self.limits)
+        self.pulse = Pulse()
+        self._settings = settings
+        self._database = database
+        self._dispatcher = Dispatcher(dispatch_database, registry, self.limits)
+        self._tenants: dict[UUID, TenantState] = {}
+        self._wake = asyncio.Event()
+        self._is_stopping = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.executor: Executor | None = None
+        self._writer: LedgerWriter | None = None
+
+    def wake(self) -> None:
+        """Look for work at once: a start in this process need not wait for a poll."""
+        self._wake.set()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until `stop` is set, then let bodies finish, abort the rest, give leases back and return."""
+        self._loop = asyncio.get_running_loop()
+        async with asyncio.TaskGroup() as tasks:
+            executor = self.executor = Executor(
+                self._settings.worker_concurrency, self._settings.abort_grace.total_seconds(), tasks
+            )
+            hooks = WriterHooks(self._lease_ahead, self._outcome_unknown)
+            self._writer = executor.writer = LedgerWriter(
+                self.kernel, self._database, self.worker_id, hooks, tasks
+            )
+            executor.on_room = self._room_made
+            heartbeat = HeartbeatThread(
+                self._settings.require("database_url"),
+                self._settings.heartbeat_interval.total_seconds(),
+                self._leases,
+                self._heard,
+            )
+            heartbeat.start()
+            background = [
+                tasks.create_task(loop)
+                for loop in (
+                    CancellationWatch(self._database, executor).run(),
+                    Reporter(self._database, self.kernel, executor).run(),
+                    Maintenance(self._settings, self.kernel, self._database, self._dispatcher).run(),
+                )
+            ]
+            dispatching = tasks.create_task(self._dispatch())
+            try:
+                await stop.wait()
+                await self._drain(executor, dispatching)
+            finally:
+                for task in (*background, dispatching):
+                    task.cancel()
+                heartbeat.stop()
+                executor.close()
+
+    # -- finding work ---------------------------------------------------------------------------------------------------
+
+    async def _dispatch(self) -> None:
+        while not self._is_stopping:
+            self._wake.clear()
+            try:
+                found = await self._round()
+                self.pulse.is_database_away = False
+            except DatabaseUnavailableError as error:
+                if not self.pulse.is_database_away:
+                    logger.warning("database_away", extra={"error": type(error).__name__})
+                self.pulse.is_database_away = True
+                await asyncio.sleep(random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
+                continue
+            if found:
+                self.pulse.found_at = monotonic()
+            else:
+                await self._pause()
+
+    async def _pause(self) -> None:
+        is_busy = monotonic() - self.pulse.found_at < FOUND_RECENTLY_S
+        longest_s = self._settings.poll_interval_max.total_seconds()
+        interval_s = min(self._settings.poll_interval_min.total_seconds(), longest_s) if is_busy else longest_s
+        try:
+            async with asyncio.timeout(interval_s * random.uniform(0.8, 1.2)):  # noqa: S311 - jitter, not a secret
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    async def _round(self) -> bool:
+        """Ask who has work and tick those tenants; returns whether anything was found."""
+        assert self.executor is not None
+        now = monotonic()
+        lapsed: list[UUID] = []
+        if now - self.pulse.lapsed_at >= LAPSED_EVERY_S:
+            self.pulse.lapsed_at = now
+            lapsed = await self._dispatcher.lapsed()
+        elif self.executor.room <= 0:
+            return False
+        self.pulse.due = [tenant for tenant in await self._dispatcher.due() if self._may_tick(tenant.tenant_id, now)]
+        shares = share_out(self.pulse.due, self.executor.room, self.executor.by_tenant)
+        asked = {tenant.tenant_id for tenant in self.pulse.due if tenant.tenant_id in shares or not tenant.is_ready}
+        asked.update(lapsed)
+        asked.update(tenant_id for tenant_id, state in self._tenants.items() if state.needs_release)
+        if not asked:
+            return False
+        gate = asyncio.Semaphore(CONCURRENT_TICKS)
+        async with asyncio.TaskGroup() as ticks:
+            results = [
+                ticks.create_task(
+                    self._tick(tenant_id, shares.get(tenant_id, 0), gate, reap=tenant_id in lapsed)
+                )
+                for tenant_id in sorted(asked, key=lambda tenant_id: -shares.get(tenant_id, 0))
+            ]
+        return any(result.result() for result in results)
+
+    def _may_tick(self, tenant_id: UUID, now: float) -> bool:
+        state = self._tenants.get(tenant_id)
+        return state is None or (state.not_before <= now and not state.is_ticking)
+
+    async def _tick(self, tenant_id: UUID, limit: int, gate: asyncio.Semaphore, *, reap: bool) -> bool:
+        """Tick one tenant in a transaction of its own; a failure is this tenant's alone."""
+        assert self.executor is not None
+        state = self._tenants.setdefault(tenant_id, TenantState())
+        if state.is_ticking:
+            return False
+        state.is_ticking = True
+        try:
+            async with gate:
+                if state.needs_release:
+                    await self._release(tenant_id, state)
+                room = min(limit, self.executor.room)
+                async with self._database.transaction(tenant_id) as tx:
+                    ticked = await self.kernel.dispatch(WorkerTick(self.worker_id, room, reap=reap), tx)
+        except DatabaseUnavailableError:
+            state.needs_release = True
+            raise
+        except Exception:
+            # A tenant whose rows cannot be read must not stop the others: it is left alone for a while.
+            logger.exception("tick_failed", extra={"tenant_id": str(tenant_id)})
+            self._cool(state, LONGEST_COOLDOWN_S)
+            return False
+        finally:
+            state.is_ticking = False
+        return self._take(tenant_id, state, ticked)
+
+    def _take(self, tenant_id: UUID, state: TenantState, ticked: Ticked) -> bool:
+        assert self.executor is not None
+        state.is_capped = ticked.is_capped
+        self.pulse.ticks += 1
+        self.pulse.claimed_runs += len(ticked.runs.claimed)
+        self.pulse.reaped += len(ticked.reaped.leases)
+        self.executor.start(tenant_id, ticked.leased)
+        is_found = bool(
+            ticked.leased or ticked.promoted or ticked.reaped.leases or ticked.runs.refused or ticked.ghosts
+        )
+        if is_found:
+            state.cooldown_s = state.not_before = 0.0
+        else:
+            # Due, but capped, suspended or held by others: asking again at once would only burn time.
+            self._cool(state, max(state.cooldown_s * 2, SHORTEST_COOLDOWN_S))
+        return is_found
+
+    def _cool(self, state: TenantState, cooldown_s: float) -> None:
+        state.cooldown_s = min(cooldown_s, LONGEST_COOLDOWN_S)
+        state.not_before = monotonic() + state.cooldown_s
+
+    def _room_made(self, tenant_id: UUID) -> None:
+        state = self._tenants.get(tenant_id)
+        if state is not None:
+            state.cooldown_s = state.not_before = 0.0
+            if not state.needs_release and not state.is_ticking and not self._is_known_busy(tenant_id):
+                del self._tenants[tenant_id]
+        if self.pulse.due:
+            self._wake.set()
+
+    def _is_known_busy(self, tenant_id: UUID) -> bool:
+        return self.executor is not None and self.executor.by_tenant[tenant_id] > 0
+
+    # -- leases ---------------------------------------------------------------------------------------------------------
+
+    def _lease_ahead(self, tenant_id: UUID, settling: int) -> int:
+        """Return how many jobs a settle of this tenant may lease ahead: its own slots, and what is free and not others'."""
+        assert self.executor is not None
+        if self._is_stopping:
+            return 0
+        state = self._tenants.get(tenant_id)
+        if state is not None and state.is_capped:
+            return settling
+        others = [tenant for tenant in self.pulse.due if tenant.tenant_id != tenant_id and tenant.is_ready]
+        room = self.executor.room + settling
+        if not others:
+            return room
+        weights = {tenant.tenant_id: tenant.weight for tenant in self.pulse.due}
+        mine = weights.get(tenant_id, 1)
+        total = sum(weights.values()) + (0 if tenant_id in weights else mine)
+        share = max(self.executor.concurrency * mine // total, 1)
+        return max(min(share - self.executor.by_tenant[tenant_id] + settling, room), 0)
+
+    def _outcome_unknown(self, tenant_id: UUID) -> None:
+        self._tenants.setdefault(tenant_id, TenantState()).needs_release = True
+        self._wake.set()
+
+    async def _release(self, tenant_id: UUID, state: TenantState) -> None:
+        """Give back what the database says this worker has and the worker does not know.
+
+        Only while no flush is under way: with no tick (this one is it) and no flush, nothing can be leased unheard of.
+        """
+        assert self.executor is not None and self._writer is not None
+        if self._writer.is_flushing(tenant_id):
+            return
+        known = [fence for fence, execution in self.executor.executions.items() if execution.tenant_id == tenant_id]
+        async with self._database.transaction(tenant_id) as tx:
+            released = await self.kernel.dispatch(JobRelease(self.worker_id, known), tx)
+        state.needs_release = released.busy > 0
+
+    def _leases(self) -> dict[UUID, list[Fence]]:
+        """Return the leases to keep, by tenant. Called in the heartbeat thread: takes one copy of the dictionary."""
+        leases: dict[UUID, list[Fence]] = {}
+        if self.executor is not None:
+            for fence, execution in self.executor.executions.copy().items():
+                leases.setdefault(execution.tenant_id, []).append(fence)
+        return leases
+
+    def _heard(self, _tenant_id: UUID, answers: Sequence[Heartbeat]) -> None:
+        """Take the heartbeat thread's answers over to the loop."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._react, answers)
+
+    def _react(self, answers: Iterable[Heartbeat]) -> None:
+        assert self.executor is not None
+        held = {(fence.run_id, fence.stage_id): execution for fence, execution in self.executor.executions.items()}
+        for answer in answers:
+            execution = held.get((answer.run_id, answer.stage_id))
+            if execution is None or execution.is_settling:
+                continue
+            if answer.run_status is not RunStatus.RUNNING:
+                self.executor.abort(execution, "cancelled")
+            elif not answer.lease_held:
+                self.executor.abort(execution, "lease-lost")
+
+    # -- stopping -------------------------------------------------------------------------------------------------------
+
+    async def _drain(self, executor: Executor, dispatching: asyncio.Task[None]) -> None:
+        """Claim nothing more, let bodies finish within the grace, abort the rest and wait until all leases are given back."""
+        self._is_stopping = True
+        self._wake.set()
+        logger.info("worker_stopping", extra={"executing": len(executor.executions)})
+        try:
+            async with asyncio.timeout(self._settings.shutdown_grace.total_seconds()):
+                await dispatching
+                await executor.idle()
+        except TimeoutError:
+            executor.abort_all("shutdown")
+            await self._idle_or_away(executor)
+
+    async def _idle_or_away(self, executor: Executor) -> None:
+        # With the database away nothing can be given back; the leases lapse by themselves.
+        try:
+            async with asyncio.timeout(self._settings.abort_grace.total_seconds() + 10):
+                await executor.idle()
+        except TimeoutError:
+            logger.warning("worker_stopped_with_leases", extra={"executing": len(executor.executions)})

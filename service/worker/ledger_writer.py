@@ -1,0 +1,178 @@
+"""Group commit: what concurrent stages of one tenant have to write at the same moment shares one transaction.
+
+A flush starts as soon as the previous one of its tenant ended: an idle system adds no delay, a busy one forms batches by
+itself. One bad item never fails its neighbours, and an item whose rows somebody holds waits for nobody but itself.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from psycopg import errors as pg
+
+from kernel import Begun, JobBegin, JobSettle, Kernel, LeasedJob, Settled, Settlement
+from tenancy import CommitOutcomeUnknownError, Database, DatabaseUnavailableError
+
+logger = logging.getLogger(__name__)
+BATCH = 200
+BUSY_ROUNDS = 5
+RETRY_S = (0.05, 0.2, 0.5, 1.0, 2.0)
+TRANSIENT = (pg.DeadlockDetected, pg.SerializationFailure, pg.LockNotAvailable, pg.QueryCanceled, pg.AdminShutdown)
+
+
+@dataclass(slots=True)
+class _Item:
+    """One settle or begin and who waits for its answer."""
+
+    request: Settlement | LeasedJob
+    answer: asyncio.Future[Any]
+    rounds: int = 0
+
+
+@dataclass(slots=True)
+class _Queue:
+    """The items of one tenant; at most one flush is under way for them."""
+
+    items: deque[_Item] = field(default_factory=deque[_Item])
+    is_flushing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WriterHooks:
+    """What the writer asks of its host: room for leases ahead, and what to do when a COMMIT's outcome is unknown."""
+
+    lease_ahead: Callable[[UUID, int], int]
+    outcome_unknown: Callable[[UUID], None]
+
+
+class LedgerWriter:
+    """Queues begins and settles by tenant and flushes them in shared transactions."""
+
+    def __init__(
+        self, kernel: Kernel, database: Database, worker_id: str, hooks: WriterHooks, tasks: asyncio.TaskGroup
+    ) -> None:
+        self._kernel = kernel
+        self._database = database
+        self._worker_id = worker_id
+        self._hooks = hooks
+        self._tasks = tasks
+        self._queues: dict[UUID, _Queue] = {}
+
+    async def settle(self, tenant_id: UUID, settlement: Settlement) -> Settled:
+        """Settle a job; returns once its transaction has committed.
+
+        Raises:
+            Exception: what the database says of this item when it fails alone.
+        """
+        settled: Settled = await self._put(tenant_id, settlement)
+        return settled
+
+    async def begin(self, tenant_id: UUID, job: LeasedJob) -> Begun:
+        """Begin a leased job; returns once its transaction has committed."""
+        begun: Begun = await self._put(tenant_id, job)
+        return begun
+
+    def is_flushing(self, tenant_id: UUID) -> bool:
+        """Tell whether a flush of this tenant's is under way."""
+        queue = self._queues.get(tenant_id)
+        return queue is not None and queue.is_flushing
+
+    def _put(self, tenant_id: UUID, request: Settlement | LeasedJob) -> asyncio.Future[Any]:
+        item = _Item(request, asyncio.get_running_loop().create_future())
+        queue = self._queues.setdefault(tenant_id, _Queue())
+        queue.items.append(item)
+        if not queue.is_flushing:
+            queue.is_flushing = True
+            self._tasks.create_task(self._drain(tenant_id, queue))
+        return item.answer
+
+    async def _drain(self, tenant_id: UUID, queue: _Queue) -> None:
+        try:
+            while queue.items:
+                batch = [queue.items.popleft() for _ in range(min(BATCH, len(queue.items)))]
+                await self._flush(tenant_id, batch, queue)
+        finally:
+            queue.is_flushing = False
+            if not queue.items:
+                self._queues.pop(tenant_id, None)
+
+    async def _flush(self, tenant_id: UUID, batch: list[_Item], queue: _Queue) -> None:
+        try:
+            answers = await self._write_until_told(tenant_id, batch)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is one item's own
+            await self._flush_alone(tenant_id, batch, error)
+            return
+        for item, answer in zip(batch, answers, strict=True):
+            if answer.status != "busy":
+                _resolve(item, answer)
+            elif item.rounds < BUSY_ROUNDS:
+                item.rounds += 1
+                queue.items.append(item)
+            else:
+                # Waits for the row in a transaction that holds nothing else, beside the flushes that go on.
+                self._tasks.create_task(self._wait_alone(tenant_id, item))
+
+    async def _flush_alone(self, tenant_id: UUID, batch: list[_Item], error: Exception) -> None:
+        if len(batch) == 1:
+            _reject(batch[0], error)
+            return
+        logger.warning("flush_failed_repeating_each_alone", extra={"items": len(batch), "error": type(error).__name__})
+        for item in batch:
+            await self._wait_alone(tenant_id, item)
+
+    async def _wait_alone(self, tenant_id: UUID, item: _Item) -> None:
+        try:
+            (answer,) = await self._write_until_told(tenant_id, [item], wait=True)
+        except Exception as error:  # noqa: BLE001 - the item's own failure, told to whoever waits for it
+            _reject(item, error)
+        else:
+            _resolve(item, answer)
+
+    async def _write_until_told(
+        self, tenant_id: UUID, batch: list[_Item], *, wait: bool = False
+    ) -> list[Settled | Begun]:
+        """Write a batch; while the database is away or says "try again", try again.
+
+        Repeating is safe whatever became of the first try: a settle that is fenced out looks at who settled the stage.
+        """
+        tries = 0
+        while True:
+            try:
+                return await self._write(tenant_id, batch, wait=wait)
+            except CommitOutcomeUnknownError:
+                self._hooks.outcome_unknown(tenant_id)
+            except (DatabaseUnavailableError, *TRANSIENT) as error:
+                logger.warning("flush_repeated", extra={"tries": tries + 1, "error": type(error).__name__})
+            await asyncio.sleep(RETRY_S[min(tries, len(RETRY_S) - 1)])
+            tries += 1
+
+    async def _write(self, tenant_id: UUID, batch: list[_Item], *, wait: bool) -> list[Settled | Begun]:
+        settlements = [item.request for item in batch if isinstance(item.request, Settlement)]
+        begins = [item.request for item in batch if isinstance(item.request, LeasedJob)]
+        settled: list[Settled] = []
+        begun: list[Begun] = []
+        async with self._database.transaction(tenant_id) as tx:
+            if begins:
+                begun += await self._kernel.dispatch(JobBegin(begins, wait=wait), tx)
+            if settlements:
+                ahead = self._hooks.lease_ahead(tenant_id, len(settlements))
+                command = JobSettle(self._worker_id, settlements, lease_ahead=ahead, wait=wait)
+                settled += await self._kernel.dispatch(command, tx)
+        next_settled, next_begun = iter(settled), iter(begun)
+        return [
+            next(next_settled) if isinstance(item.request, Settlement) else next(next_begun) for item in batch
+        ]
+
+
+def _resolve(item: _Item, answer: Settled | Begun) -> None:
+    if not item.answer.done():
+        item.answer.set_result(answer)
+
+
+def _reject(item: _Item, error: Exception) -> None:
+    if not item.answer.done():
+        item.answer.set_exception(error)

@@ -1,0 +1,41 @@
+"""The ground floor: nothing is ever stored without a tenant.
+
+Transactions bound to one tenant, the roles and policies that hold it, and the pools behind PgBouncer.
+"""
+
+from tenancy.binding import adopt, bind
+from tenancy.database import Database
+from tenancy.errors import (
+    CommitOutcomeUnknownError,
+    DatabaseUnavailableError,
+    NoTransactionError,
+    TenancyError,
+    TenantMismatchError,
+    UnsafeRoleError,
+)
+from tenancy.owned import TransactionAbortedError
+from tenancy.pools import DatabaseSettings
+from tenancy.sql import Statement, Statements
+from tenancy.sql import load as load_sql
+from tenancy.transaction import Call, RoleTransaction, Row, TenantTransaction
+
+__all__ = [
+    "Call",
+    "CommitOutcomeUnknownError",
+    "Database",
+    "DatabaseSettings",
+    "DatabaseUnavailableError",
+    "NoTransactionError",
+    "RoleTransaction",
+    "Row",
+    "Statement",
+    "Statements",
+    "TenancyError",
+    "TenantMismatchError",
+    "TenantTransaction",
+    "TransactionAbortedError",
+    "UnsafeRoleError",
+    "adopt",
+    "bind",
+    "load_sql",
+]

@@ -1,0 +1,126 @@
+"""A database as a process of ours uses it: transactions bound to one tenant, or to one role, and the checks at start."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Literal, Self, cast
+from uuid import UUID
+
+from tenancy.errors import UnsafeRoleError
+from tenancy.owned import AsyncpgTransaction, OwnedTransaction, PsycopgTransaction
+from tenancy.pools import DatabaseSettings, asyncpg_engine, psycopg_pool
+from tenancy.sql import load
+from tenancy.transaction import Call, RoleTransaction, Row, TenantTransaction
+
+SQL = load(str(__file__).replace("database.py", "binding.py"))
+Role = Literal["tenantry_scheduler", "tenantry_operator"]
+BECOME = {"tenantry_scheduler": "become_scheduler", "tenantry_operator": "become_operator"}
+
+
+class Database:
+    """Opens transactions; connects with the first, and again by itself when the server was away."""
+
+    def __init__(self, settings: DatabaseSettings) -> None:
+        self.settings = settings
+        self._pool = psycopg_pool(settings) if settings.driver == "psycopg" else None
+        self._engine = asyncpg_engine(settings) if settings.driver == "asyncpg" else None
+        self._is_open = False
+
+    async def open(self) -> None:
+        """Start the pool; a server that is away is no error, each transaction tells."""
+        if not self._is_open:
+            self._is_open = True
+            if self._pool is not None:
+                await self._pool.open(wait=False)
+
+    async def close(self) -> None:
+        """Close the pool; what is under way breaks."""
+        if self._pool is not None and self._is_open:
+            await self._pool.close()
+        if self._engine is not None:
+            await self._engine.dispose()
+        self._is_open = False
+
+    async def __aenter__(self) -> Self:
+        """Open."""
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        """Close."""
+        await self.close()
+
+    @asynccontextmanager
+    async def transaction(self, tenant_id: UUID) -> AsyncIterator[TenantTransaction]:
+        """Open a transaction as `tenantry_tenant` bound to a tenant: COMMIT at the end, ROLLBACK on any error or cancellation.
+
+        Raises:
+            DatabaseUnavailableError: the database cannot be reached; nothing was kept.
+            CommitOutcomeUnknownError: the connection broke at COMMIT; ask before repeating.
+        """
+        opening: list[Call] = [(SQL["bind"], {"tenant": str(tenant_id)})]
+        async with self._owned(tenant_id, opening) as tx:
+            yield cast("TenantTransaction", tx)
+
+    @asynccontextmanager
+    async def role_transaction(self, role: Role) -> AsyncIterator[RoleTransaction]:
+        """Open a transaction as the scheduler or the operator, bound to no tenant."""
+        async with self._owned(None, [(SQL[BECOME[role]], {})]) as tx:
+            yield tx
+
+    async def check_login(self) -> None:
+        """Refuse a login that could read past the policies.
+
+        Raises:
+            UnsafeRoleError: it names the role and `superuser`, `BYPASSRLS`, `owner` or the role that it inherits.
+        """
+        row = await self._ask("login")
+        if row is None:
+            raise UnsafeRoleError("the login has no role")
+        refuse_unsafe(row)
+        if row["inherited"]:
+            raise UnsafeRoleError(
+                f"role {row['role']} inherits {', '.join(row['inherited'])}: it must be NOINHERIT and bind by itself"
+            )
+
+    async def schema_revision(self) -> str | None:
+        """Return the revision of the schema, None when there is none."""
+        found = await self._ask("has_schema")
+        if found is None or not found["is_migrated"]:
+            return None
+        row = await self._ask("revision")
+        return None if row is None else str(row["version_num"])
+
+    async def _ask(self, name: str) -> Row | None:
+        async with self._owned(None, []) as tx:
+            return await tx.fetch_one(SQL[name])
+
+    @asynccontextmanager
+    async def _owned(self, tenant_id: UUID | None, opening: Sequence[Call]) -> AsyncIterator[RoleTransaction]:
+        await self.open()
+        tx: PsycopgTransaction | AsyncpgTransaction
+        if self._pool is not None:
+            tx = PsycopgTransaction(self._pool, tenant_id, opening)
+        else:
+            assert self._engine is not None
+            tx = AsyncpgTransaction(self._engine, tenant_id, opening)
+        owned: OwnedTransaction = tx
+        try:
+            yield tx
+            await owned.commit()
+        except BaseException:
+            await owned.abandon()
+            raise
+
+
+def refuse_unsafe(row: Row) -> None:
+    """Refuse the role of a row of `standing` or `login` that is not subject to the policies.
+
+    Raises:
+        UnsafeRoleError: the role is a superuser, has BYPASSRLS or owns the tables, or reaches a role that does.
+    """
+    if row["is_superuser"]:
+        raise UnsafeRoleError(f"role {row['role']} is a superuser: row-level security does not bind it")
+    if row["bypasses_rls"]:
+        raise UnsafeRoleError(f"role {row['role']} has BYPASSRLS: row-level security does not bind it")
+    if row["owns_tables"]:
+        raise UnsafeRoleError(f"role {row['role']} is the owner of the tables: it could switch row-level security off")

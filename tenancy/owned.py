@@ -1,0 +1,278 @@
+"""The transactions that a `Database` owns: the only runtime code that begins or commits.
+
+Both begin with their first statement, so that a connection found dead then is replaced without anybody noticing: nothing
+had been done on it. Role and tenant are set for the transaction only; plain SET would leak to the pooler's next client.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any, Protocol
+from uuid import UUID
+
+import asyncpg
+import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.rows import dict_row
+from psycopg_pool import PoolTimeout
+from sqlalchemy import exc as sqlalchemy_errors
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from tenancy.errors import CommitOutcomeUnknownError, DatabaseUnavailableError, TenancyError
+from tenancy.pools import Pool
+from tenancy.sql import Statement
+from tenancy.transaction import Adapter, Call, Row, plain
+
+logger = logging.getLogger(__name__)
+# PgBouncer's own refusals and a server that goes away or comes up look like these.
+AWAY_STATES = frozenset({"57P01", "57P02", "57P03", "53300", "08P01", "25P03", "28P01", "3D000"})
+TRIES = 3
+ROLLBACK_S = 5.0
+
+
+class OwnedTransaction(Protocol):
+    """A transaction that its database begins and ends."""
+
+    async def commit(self) -> None:
+        """Send what was held back, then COMMIT."""
+        ...
+
+    async def abandon(self) -> None:
+        """Roll back, or throw the connection away when its state is unknown."""
+        ...
+
+
+class TransactionAbortedError(TenancyError):
+    """A statement failed, its error was swallowed, and the transaction could not be committed any more."""
+
+
+class PsycopgTransaction(Adapter):
+    """On a pooled psycopg connection: BEGIN, binding and first statements in one message, last writes and COMMIT in one."""
+
+    def __init__(self, pool: Pool, tenant_id: UUID | None, opening: Sequence[Call]) -> None:
+        super().__init__(tenant_id)
+        self._pool = pool
+        self._opening = opening
+        self._connection: psycopg.AsyncConnection[Any] | None = None
+        self._held: list[Call] = []
+
+    async def fetch_batch(self, calls: Sequence[Call]) -> list[list[Row]]:
+        """Run statements in order in one message, with what was held back before them."""
+        async with self._lock:
+            cursors = await self._run([*self._take_held(), *calls])
+            return [await _rows(cursor) for cursor in cursors[len(cursors) - len(calls) :]]
+
+    async def execute(self, statement: Statement, **params: object) -> int:
+        """Run a statement and return how many rows it wrote."""
+        async with self._lock:
+            cursors = await self._run([*self._take_held(), (statement, params)])
+            return max(cursors[-1].rowcount, 0)
+
+    async def send(self, calls: Sequence[Call]) -> None:
+        """Hold the writes back: they travel with the next statement or with COMMIT."""
+        self._held += calls
+
+    async def commit(self) -> None:
+        """Send what was held back and COMMIT, in one message.
+
+        Raises:
+            CommitOutcomeUnknownError: the connection broke before the reply.
+            TransactionAbortedError: a failed statement's error was swallowed by whoever ran it.
+        """
+        if self._connection is None and not self._held:
+            return
+        if self._connection is not None and self._connection.info.transaction_status is TransactionStatus.INERROR:
+            raise TransactionAbortedError("a statement of this transaction failed: nothing was committed")
+        held = self._take_held()
+        try:
+            await self._run(held, closing=True)
+        except DatabaseUnavailableError as error:
+            raise CommitOutcomeUnknownError(str(error)) from error
+        await self._give_back()
+
+    async def abandon(self) -> None:
+        """Roll back, or close the connection when it is in the middle of something."""
+        connection = self._connection
+        if connection is None:
+            return
+        status = connection.info.transaction_status
+        if status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
+            try:
+                async with asyncio.timeout(ROLLBACK_S):
+                    await connection.execute("rollback")
+            except (psycopg.Error, TimeoutError, asyncio.CancelledError):
+                await connection.close()
+        elif status is not TransactionStatus.IDLE:
+            await connection.close()
+        await self._give_back()
+
+    def _take_held(self) -> list[Call]:
+        held, self._held = self._held, []
+        return held
+
+    async def _run(self, calls: Sequence[Call], *, closing: bool = False) -> list[psycopg.AsyncCursor[Any]]:
+        """Run calls in one pipeline, opening the transaction with the first and closing it with the last if asked."""
+        for attempt in range(TRIES):
+            is_opening = self._connection is None
+            connection = self._connection or await self._acquire()
+            try:
+                return await self._pipeline(connection, calls, opening=is_opening, closing=closing)
+            except psycopg.OperationalError as error:
+                if not _is_away(error, connection):
+                    raise
+                can_retry = is_opening and not closing and attempt + 1 < TRIES
+                if not can_retry:
+                    raise DatabaseUnavailableError("the database cannot be reached") from error
+                # Dead since it was last used, and nothing had been done on it: take another.
+                await connection.close()
+                await self._give_back()
+        raise AssertionError("unreachable")
+
+    async def _pipeline(
+        self, connection: psycopg.AsyncConnection[Any], calls: Sequence[Call], *, opening: bool, closing: bool
+    ) -> list[psycopg.AsyncCursor[Any]]:
+        async with connection.pipeline():
+            if opening:
+                await connection.execute("begin")
+                for statement, params in self._opening:
+                    await connection.execute(statement.pyformat.encode(), dict(params))
+            cursors = []
+            for statement, params in calls:
+                cursor = connection.cursor(row_factory=dict_row)
+                await cursor.execute(statement.pyformat.encode(), self._bound(statement, params))
+                cursors.append(cursor)
+            if closing:
+                await connection.execute("commit")
+        return cursors
+
+    async def _acquire(self) -> psycopg.AsyncConnection[Any]:
+        try:
+            connection = await self._pool.getconn()
+        except PoolTimeout as error:
+            raise DatabaseUnavailableError("no connection within the time to wait for one") from error
+        self._connection = connection
+        return connection
+
+    async def _give_back(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await self._pool.putconn(connection)
+
+
+async def _rows(cursor: psycopg.AsyncCursor[Any]) -> list[Row]:
+    return list(await cursor.fetchall()) if cursor.description else []
+
+
+def _is_away(error: psycopg.Error, connection: psycopg.AsyncConnection[Any]) -> bool:
+    return connection.closed or error.sqlstate is None or error.sqlstate in AWAY_STATES
+
+
+class AsyncpgTransaction(Adapter):
+    """On a connection of a SQLAlchemy engine's pool, driven through asyncpg."""
+
+    def __init__(self, engine: AsyncEngine, tenant_id: UUID | None, opening: Sequence[Call]) -> None:
+        super().__init__(tenant_id)
+        self._engine = engine
+        self._opening = opening
+        self._connection: AsyncConnection | None = None
+        self._driver: asyncpg.Connection[Any] | None = None
+
+    async def commit(self) -> None:
+        """COMMIT, if anything was begun.
+
+        Raises:
+            CommitOutcomeUnknownError: the connection broke before the reply.
+            TransactionAbortedError: a failed statement's error was swallowed by whoever ran it.
+        """
+        if self._driver is None:
+            return
+        try:
+            status = await self._driver.execute("commit")
+        except (OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError) as error:
+            raise CommitOutcomeUnknownError("the connection broke while COMMIT was under way") from error
+        await self._give_back()
+        if status != "COMMIT":
+            raise TransactionAbortedError("a statement of this transaction failed: nothing was committed")
+
+    async def abandon(self) -> None:
+        """Roll back, or throw the connection away when it does not answer at once."""
+        if self._driver is None:
+            return
+        try:
+            async with asyncio.timeout(ROLLBACK_S):
+                await self._driver.execute("rollback")
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError, asyncio.CancelledError):
+            await self._discard()
+        else:
+            await self._give_back()
+
+    async def _fetch(self, statement: Statement, params: dict[str, object]) -> list[Row]:
+        driver = await self._open()
+        try:
+            records = await driver.fetch(statement.numbered, *statement.arguments(params))
+        except _BROKEN as error:
+            raise self._away(error) from error
+        return [plain(record) for record in records]
+
+    async def _execute(self, statement: Statement, params: dict[str, object]) -> int:
+        driver = await self._open()
+        try:
+            status = await driver.execute(statement.numbered, *statement.arguments(params))
+        except _BROKEN as error:
+            raise self._away(error) from error
+        count = status.rpartition(" ")[2]
+        return int(count) if count.isdigit() else 0
+
+    async def _open(self) -> "asyncpg.Connection[Any]":
+        """Begin and bind with the first statement; a connection found dead is replaced."""
+        if self._driver is not None:
+            return self._driver
+        for attempt in range(TRIES):
+            driver = await self._acquire()
+            try:
+                await driver.execute("begin")
+                for statement, params in self._opening:
+                    await driver.execute(statement.numbered, *statement.arguments(params))
+            except _BROKEN as error:
+                await self._discard()
+                if attempt + 1 == TRIES:
+                    raise DatabaseUnavailableError("the database cannot be reached") from error
+            else:
+                return driver
+        raise AssertionError("unreachable")
+
+    async def _acquire(self) -> "asyncpg.Connection[Any]":
+        try:
+            self._connection = await self._engine.connect()
+            driver = (await self._connection.get_raw_connection()).driver_connection
+        except (*_BROKEN, sqlalchemy_errors.TimeoutError, sqlalchemy_errors.DBAPIError, TimeoutError) as error:
+            raise DatabaseUnavailableError("no connection within the time to wait for one") from error
+        assert driver is not None
+        self._driver = driver
+        return driver
+
+    def _away(self, error: Exception) -> DatabaseUnavailableError:
+        return DatabaseUnavailableError(f"the connection broke: {type(error).__name__}")
+
+    async def _discard(self) -> None:
+        connection, self._connection, self._driver = self._connection, None, None
+        if connection is not None:
+            await connection.invalidate()
+            await connection.close()
+
+    async def _give_back(self) -> None:
+        connection, self._connection, self._driver = self._connection, None, None
+        if connection is not None:
+            await connection.close()
+
+
+_BROKEN = (
+    OSError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.ProtocolViolationError,
+)

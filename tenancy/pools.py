@@ -1,0 +1,78 @@
+"""Connection pools right behind PgBouncer in transaction mode: no prepared statements by default, no start-up options.
+
+psycopg_pool for workers; a SQLAlchemy engine on asyncpg, whose own pool recycles what broke, for the API.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import unquote, urlsplit
+
+from psycopg import AsyncConnection
+from psycopg_pool import AsyncConnectionPool
+from sqlalchemy import URL
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+Driver = Literal["psycopg", "asyncpg"]
+Pool = AsyncConnectionPool[AsyncConnection[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseSettings:
+    """How a database is reached.
+
+    `database_url` is `postgresql://user[:password]@host:port/db`, percent-encoded. Times are seconds; a connection that does not
+    come within `pool_timeout` counts as the database being away. `prepared_statements` needs a pooler that can.
+    """
+
+    database_url: str
+    prepared_statements: bool = False
+    driver: Driver = "psycopg"
+    pool_size: int = 10
+    pool_timeout: float = 5.0
+    connect_timeout: float = 5.0
+
+
+def psycopg_pool(settings: DatabaseSettings) -> Pool:
+    """Return a closed pool of autocommit connections: BEGIN and COMMIT are sent by the transaction itself."""
+    options: Mapping[str, Any] = {
+        "autocommit": True,
+        "prepare_threshold": 5 if settings.prepared_statements else None,
+        "connect_timeout": max(int(settings.connect_timeout), 1),
+    }
+    return AsyncConnectionPool(
+        settings.database_url,
+        kwargs=dict(options),
+        min_size=1,
+        max_size=settings.pool_size,
+        timeout=settings.pool_timeout,
+        reconnect_timeout=30.0,
+        open=False,
+        name="tenantry",
+    )
+
+
+def asyncpg_engine(settings: DatabaseSettings) -> AsyncEngine:
+    """Return an engine whose connections keep nothing prepared; its pool is small, the pooler's is the one that counts."""
+    caches = {} if settings.prepared_statements else {"statement_cache_size": 0, "prepared_statement_cache_size": 0}
+    return create_async_engine(
+        sqlalchemy_url(settings.database_url, "asyncpg"),
+        pool_size=settings.pool_size,
+        max_overflow=0,
+        pool_timeout=settings.pool_timeout,
+        pool_reset_on_return=None,
+        connect_args={"timeout": settings.connect_timeout, **caches},
+    )
+
+
+def sqlalchemy_url(database_url: str, driver: Driver) -> URL:
+    """Return a plain `postgresql://` URL as SQLAlchemy takes it; user and password may hold any character."""
+    parts = urlsplit(database_url)
+    return URL.create(
+        f"postgresql+{driver}",
+        username=unquote(parts.username) if parts.username else None,
+        password=unquote(parts.password) if parts.password is not None else None,
+        host=unquote(parts.hostname) if parts.hostname else None,
+        port=parts.port,
+        database=unquote(parts.path.lstrip("/")) or None,
+    )
