@@ -9,6 +9,7 @@ from typing import Literal
 import psycopg
 from psycopg import sql
 
+import migrations
 from tests.support.pgbouncer import PgBouncer, program
 from tests.support.postgres import Postgres
 
@@ -101,8 +102,6 @@ def default_version() -> int:
 
 def migrate(direct_url: str) -> None:
     """Bring a database to the newest revision as `tenantry db migrate` does."""
-    import migrations
-
     result: object = migrations.upgrade(direct_url)
     if inspect.iscoroutine(result):
         asyncio.run(result)
