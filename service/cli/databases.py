@@ -1,12 +1,18 @@
 """`tenantry db …`: the schema, over the direct connection that nothing else uses."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import psycopg
 import typer
+from sqlalchemy.exc import DBAPIError
 
 import migrations
 from service.cli.operator import read_settings
 from service.cli.output import Json, print_fields, print_json, tell
+from service.cli.refusals import CommandError
 
 app = typer.Typer(help="The database's schema: migrate, status.", no_args_is_help=True)
 
@@ -15,9 +21,15 @@ app = typer.Typer(help="The database's schema: migrate, status.", no_args_is_hel
 def migrate(*, json: Json = False) -> None:
     """Bring the database of DIRECT_DATABASE_URL to this build's schema; many may do so at once."""
     url = _direct_url()
-    before = migrations.status(url)
-    migrations.upgrade(url)
-    after = migrations.status(url)
+    with _explained():
+        before = migrations.status(url)
+        try:
+            migrations.upgrade(url)
+        except migrations.RolesMissingError as error:
+            (sys.stderr if json else sys.stdout).write(f"{error.script.rstrip()}\n")
+            message = "This user may not create the roles: have one that may run the SQL above, then try again."
+            raise CommandError(message) from None
+        after = migrations.status(url)
     if json:
         print_json(after)
     elif before["current"] == after["current"]:
@@ -29,11 +41,24 @@ def migrate(*, json: Json = False) -> None:
 @app.command("status")
 def status(*, json: Json = False) -> None:
     """Show which revision the database has, which one this build needs, and what is pending."""
-    answer: dict[str, Any] = dict(migrations.status(_direct_url()))
+    with _explained():
+        answer: dict[str, Any] = dict(migrations.status(_direct_url()))
     if json:
         print_json(answer)
     else:
         print_fields(answer)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn a driver's error into its first line: the others quote the statement, and values with it."""
+    try:
+        yield
+    except (psycopg.Error, DBAPIError) as error:
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        lines = str(cause).strip().split("\n")
+        message = f"The database of DIRECT_DATABASE_URL refuses or is away: {lines[0]}"
+        raise CommandError(message) from error
 
 
 def _direct_url() -> str:
