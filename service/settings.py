@@ -74,8 +74,6 @@ class Settings:
                 f"stale_lease_threshold ({self.stale_lease_threshold.total_seconds():g} s)"
             )
             raise SettingsError(message)
-        if self.poll_interval_min > self.poll_interval_max:
-            raise SettingsError("poll_interval_min: must not be longer than poll_interval_max")
         if self.jwt_jwks_url is not None and (self.jwt_issuer is None or self.jwt_audience is None):
             missing = "jwt_issuer" if self.jwt_issuer is None else "jwt_audience"
             raise SettingsError(f"{missing}: must be set when jwt_jwks_url is")

@@ -35,9 +35,7 @@ class RunFilter:
         }
 
 
-async def run_list(
-    tx: TenantTransaction, wanted: RunFilter, *, limit: int, before: UUID = NEWEST
-) -> list[RunSummary]:
+async def run_list(tx: TenantTransaction, wanted: RunFilter, *, limit: int, before: UUID = NEWEST) -> list[RunSummary]:
     """Return up to `limit` runs older than `before`, newest first."""
     common = {**wanted.parameters(), "before": before, "limit": limit}
     statuses = sorted(wanted.statuses) or None
@@ -51,9 +49,7 @@ async def run_list(
     return [summary_of(row) for row in rows]
 
 
-async def active_run_ids(
-    tx: TenantTransaction, wanted: RunFilter, *, limit: int, before: UUID = NEWEST
-) -> list[UUID]:
+async def active_run_ids(tx: TenantTransaction, wanted: RunFilter, *, limit: int, before: UUID = NEWEST) -> list[UUID]:
     """Return the ids of up to `limit` runs of the filter that are not over, newest first."""
     statuses = (wanted.statuses or frozenset(RunStatus)) - TERMINAL_RUN_STATUSES
     if not statuses:

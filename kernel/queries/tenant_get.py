@@ -52,6 +52,5 @@ async def tenant_get(tx: TenantTransaction) -> TenantView | None:
 
 async def tenant_usage(tx: TenantTransaction) -> TenantUsage:
     """Count what the bound tenant has."""
-    row = await tx.fetch_one(SQL["usage"], count_to=MAX_COUNT + 1)
-    assert row is not None
+    (row,) = await tx.fetch_all(SQL["usage"], count_to=MAX_COUNT + 1)
     return TenantUsage(row["pending_runs"], row["running_jobs"], row["stored_runs"])

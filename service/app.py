@@ -1,0 +1,135 @@
+"""The API as an ASGI application: its routes, what all of their answers have in common, what it opens and closes."""
+
+import asyncio
+import logging
+import re
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Final
+
+from litestar import Litestar, Request
+from litestar.datastructures import MutableScopeHeaders, State
+from litestar.handlers import HTTPRouteHandler
+from litestar.response import Response
+from litestar.types import Message, Scope
+
+from kernel import Kernel, KernelLimits, Registry
+from service.http import api_keys, documents, operator, probe_routes, run_history, runs, tenant, workflows
+from service.http.metrics import HttpMetrics
+from service.http.openapi import build_document, render_page
+from service.http.routing import Api
+from service.probes import ReadinessGate
+from service.problems import MEDIA_TYPE, problem_of
+from service.settings import Settings
+from service.tokens import TokenVerifier
+from tenancy import Database
+
+_SANE_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+_log = logging.getLogger("tenantry.http")
+
+
+def create_app(settings: Settings, registry: Registry) -> Litestar:
+    """Build the API. It opens its database when it starts and stays up, not ready, while that is away.
+
+    Raises:
+        SettingsError: `database_url` is not set.
+    """
+    api = _build_api(settings, registry)
+    return Litestar(
+        route_handlers=list(_routes(api)),
+        state=State({"api": api}),
+        lifespan=[_opened],
+        before_send=[_dress],
+        exception_handlers={Exception: _refuse},
+        openapi_config=None,
+        logging_config=None,
+        # Bodies are read, and bounded, by the routes themselves.
+        request_max_body_size=None,
+    )
+
+
+def request_id_of(scope: Scope) -> str:
+    """Return the request's id: the client's when it is sane, else one of ours."""
+    state = scope["state"]
+    found = state.get("request_id")
+    if found is None:
+        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"").decode("latin-1")
+        found = given if _SANE_REQUEST_ID.fullmatch(given) else str(uuid.uuid4())
+        state["request_id"] = found
+    return str(found)
+
+
+def _build_api(settings: Settings, registry: Registry) -> Api:
+    database = Database(settings.api_database())
+    has_operator = bool(settings.operator_token and settings.operator_database_url)
+    limits = KernelLimits(
+        max_payload_bytes=settings.max_payload_bytes,
+        stale_lease_threshold=settings.stale_lease_threshold,
+        job_absolute_timeout=settings.job_absolute_timeout,
+    )
+    document = build_document(handler.opt["spec"] for handler in _all_routes(has_operator=has_operator))
+    return Api(
+        settings=settings,
+        registry=registry,
+        kernel=Kernel(registry, transactions=database.transaction, limits=limits),
+        database=database,
+        gate=ReadinessGate(database),
+        tokens=TokenVerifier.from_settings(settings),
+        operator_database=Database(settings.operator_database()) if has_operator else None,
+        stopping=asyncio.Event(),
+        metrics=HttpMetrics(),
+        document=document,
+        page=render_page(document),
+    )
+
+
+def _all_routes(*, has_operator: bool) -> tuple[HTTPRouteHandler, ...]:
+    tenants = (*runs.ROUTES, *run_history.ROUTES, *workflows.ROUTES, *tenant.ROUTES, *api_keys.ROUTES)
+    return (*tenants, *(operator.ROUTES if has_operator else ()), *probe_routes.ROUTES, *documents.ROUTES)
+
+
+def _routes(api: Api) -> tuple[HTTPRouteHandler, ...]:
+    return _all_routes(has_operator=api.operator_database is not None)
+
+
+@asynccontextmanager
+async def _opened(app: Litestar) -> AsyncIterator[None]:
+    api: Api = app.state.api
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(api.database)
+        if api.operator_database is not None:
+            await stack.enter_async_context(api.operator_database)
+        try:
+            yield
+        finally:
+            api.stopping.set()
+
+
+async def _dress(message: Message, scope: Scope) -> None:
+    """Put on every answer, refusals and unknown paths included, what every answer has."""
+    if message["type"] != "http.response.start":
+        return
+    headers = MutableScopeHeaders.from_message(message)
+    headers["X-Request-ID"] = request_id_of(scope)
+    headers["X-Content-Type-Options"] = "nosniff"
+    headers.setdefault("Cache-Control", "no-store")
+    api: Api = scope["litestar_app"].state.api
+    route = scope.get("path_template")
+    method = str(scope.get("method", "")) if route else "ANY"
+    started_at = scope["state"].get("started_at")
+    seconds = time.perf_counter() - started_at if started_at else 0.0
+    api.metrics.observe(method, route or "unknown", message["status"], seconds)
+
+
+def _refuse(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """Answer any error as a problem."""
+    request_id = request_id_of(request.scope)
+    problem = problem_of(error, request_id)
+    return Response(
+        content=problem.body(request_id),
+        status_code=problem.status,
+        media_type=MEDIA_TYPE,
+        headers=dict(problem.headers),
+    )

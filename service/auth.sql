@@ -1,0 +1,32 @@
+-- name: key
+-- The key with its tenant's standing, under that tenant's own row-level security. An unknown tenant and an unknown key are
+-- the same: no row.
+select
+  key.secret_hash,
+  key.scopes,
+  key.revoked_at is null and (key.expires_at is null or key.expires_at > tenantry.now()) as is_usable,
+  key.last_used_at is null or key.last_used_at < tenantry.now() - interval '1 minute' as is_use_unrecorded,
+  tenant.status as tenant_status
+from tenantry.api_keys as key
+join tenantry.tenants as tenant on tenant.tenant_id = :tenant_id::uuid
+where key.tenant_id = :tenant_id::uuid and key.key_id = :key_id::uuid
+
+-- name: tenant
+-- The standing of the tenant that a token names.
+select tenant.status as tenant_status
+from tenantry.tenants as tenant
+where tenant.tenant_id = :tenant_id::uuid
+
+-- name: record_use
+-- At most once a minute, and never waiting for another request that is writing the same.
+with due as (
+  select key.tenant_id, key.key_id
+  from tenantry.api_keys as key
+  where key.tenant_id = :tenant_id::uuid and key.key_id = :key_id::uuid
+    and (key.last_used_at is null or key.last_used_at < tenantry.now() - interval '1 minute')
+  for no key update of key skip locked
+)
+update tenantry.api_keys as key
+set last_used_at = tenantry.now()
+from due
+where key.tenant_id = :tenant_id::uuid and key.tenant_id = due.tenant_id and key.key_id = due.key_id

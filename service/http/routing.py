@@ -1,0 +1,184 @@
+"""What a route is: a function of a `Call`, declared with its method, path, scope and documentation.
+
+A call reads its request before it opens a transaction and holds one transaction at most; the first statement of that
+transaction finds out who is asking. The document at /openapi.json is made from the same declarations.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+import orjson
+from litestar import Request
+from litestar.handlers import HTTPRouteHandler
+from litestar.response.base import ASGIResponse
+from pydantic import BaseModel
+
+from kernel import Kernel, Registry
+from service.auth import Credential, Scope, authenticate, is_operator, read_credential
+from service.http.bodies import ENVELOPE_BYTES, parse_body, read_body
+from service.http.metrics import HttpMetrics
+from service.http.queries import Query
+from service.probes import NotReadyError, ReadinessGate
+from service.problems import not_found, unauthorized, unavailable
+from service.settings import Settings
+from service.tokens import TokenVerifier
+from tenancy import Database, DatabaseUnavailableError, TenantTransaction
+
+M = TypeVar("M", bound=BaseModel)
+# A transaction of a request ends within this, whatever the database does: the client hears of it within 15 s.
+TRANSACTION_TIMEOUT_S: Final = 10.0
+JSON_OPTIONS: Final = orjson.OPT_UTC_Z
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """What all calls of an application share. `stopping` is set when the process is told to stop: waits end then."""
+
+    settings: Settings
+    registry: Registry
+    kernel: Kernel
+    database: Database
+    gate: ReadinessGate
+    tokens: TokenVerifier | None
+    operator_database: Database | None
+    stopping: asyncio.Event
+    metrics: HttpMetrics
+    document: Mapping[str, Any]
+    page: str
+
+
+@dataclass(frozen=True, slots=True)
+class RouteSpec:
+    """A route's declaration; `answers` maps statuses to schema names, `refuses` lists problems beyond the usual ones."""
+
+    method: str
+    path: str
+    summary: str
+    scope: Scope | None = None
+    audience: str = "tenant"
+    query: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
+    body: type[BaseModel] | None = None
+    is_body_optional: bool = False
+    answers: Mapping[int, str | None] = field(default_factory=lambda: {200: None})
+    refuses: tuple[int, ...] = ()
+    streams: bool = False
+
+
+class Call:
+    """One request on its way through a route."""
+
+    __slots__ = ("_credential", "_request", "api", "headers", "spec")
+
+    def __init__(self, request: Request[Any, Any, Any], spec: RouteSpec) -> None:
+        self._request = request
+        self._credential: Credential | None = None
+        self.spec = spec
+        self.api: Api = request.app.state.api
+        self.headers: Mapping[str, str] = request.headers
+
+    def query(self) -> Query:
+        """Return the query string, checked for what the route knows."""
+        return Query(self._request.scope["query_string"], self.spec.query)
+
+    def path_text(self, name: str) -> str:
+        """Return a part of the path."""
+        return str(self._request.scope["path_params"][name])
+
+    def path_id(self, name: str, what: str) -> UUID:
+        """Return an id of the path; 404 when it is no UUID as we write them."""
+        text = self.path_text(name)
+        try:
+            found = UUID(text)
+        except ValueError:
+            raise not_found(f"There is no such {what}.") from None
+        if str(found) != text.lower():
+            raise not_found(f"There is no such {what}.")
+        return found
+
+    async def body(self, model: type[M]) -> M:
+        """Read and check the body; an empty one counts as `{}` where the route says that it may be missing."""
+        limit = self.api.settings.max_payload_bytes + ENVELOPE_BYTES
+        raw = await read_body(self._request.receive, self.headers, limit)
+        if self.spec.is_body_optional and not raw.strip():
+            raw = b"{}"
+        return parse_body(model, raw)
+
+    async def identify(self) -> None:
+        """Read the credentials, before anything else and without the database; 401 when they cannot be right."""
+        self._credential = await read_credential(self.headers.get("authorization"), self.api.tokens)
+
+    def operator_database(self) -> Database:
+        """Return the operator's database; 401 without the operator's token."""
+        token, database = self.api.settings.operator_token, self.api.operator_database
+        if token is None or database is None or not is_operator(self.headers.get("authorization"), token):
+            raise unauthorized()
+        return database
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[TenantTransaction]:
+        """Open the tenant's transaction; whoever gets it is who they claim to be and has the route's scope.
+
+        A call holds one transaction at a time. It is committed when the block ends and rolled back when it raises.
+        """
+        credential = self._credential
+        if credential is None:
+            raise unauthorized()
+        try:
+            async with asyncio.timeout(TRANSACTION_TIMEOUT_S):
+                await self.api.gate.pass_through()
+                async with self.api.database.transaction(credential.tenant_id) as tx:
+                    caller = await authenticate(credential, tx)
+                    caller.require(self.spec.scope)
+                    yield tx
+        except NotReadyError as refusal:
+            raise unavailable(str(refusal)) from None
+        except TimeoutError as error:
+            raise DatabaseUnavailableError from error
+
+
+Endpoint = Callable[[Call], Awaitable[ASGIResponse]]
+
+
+def route(spec: RouteSpec) -> Callable[[Endpoint], HTTPRouteHandler]:
+    """Declare the decorated function as the route of `spec`. A tenant's route has its credentials read first."""
+
+    def register(endpoint: Endpoint) -> HTTPRouteHandler:
+        async def handle(request: Request[Any, Any, Any]) -> ASGIResponse:
+            request.scope["state"]["started_at"] = time.perf_counter()
+            call = Call(request, spec)
+            if spec.audience == "tenant":
+                await call.identify()
+            return await endpoint(call)
+
+        name = f"{endpoint.__module__}.{endpoint.__name__}"
+        return HTTPRouteHandler(
+            spec.path, http_method=spec.method, name=name, opt={"spec": spec}, include_in_schema=False
+        )(handle)
+
+    return register
+
+
+def answer(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> ASGIResponse:
+    """Return a JSON response; texts that are JSON already go in as `orjson.Fragment`."""
+    return ASGIResponse(
+        body=orjson.dumps(value, option=JSON_OPTIONS),
+        status_code=status,
+        headers=dict(headers or {}),
+        media_type="application/json",
+    )
+
+
+def empty(status: int = 204) -> ASGIResponse:
+    """Return a response without a body."""
+    return ASGIResponse(status_code=status)
+
+
+def fragment(text: str | None) -> orjson.Fragment | None:
+    """Return JSON text as what goes into a response unread; None stays None."""
+    return None if text is None else orjson.Fragment(text)

@@ -1,0 +1,114 @@
+"""Runs, stages and events as JSON objects; payloads go in as the text they are stored as."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from kernel import Registry
+from kernel.queries.run_events import EventView
+from kernel.queries.run_get import RunSummary, RunView, StageView, definition_snapshot, run_get
+from kernel.queries.run_logs import LogView
+from service.http.routing import JSON_OPTIONS, fragment
+from tenancy import TenantTransaction
+
+
+async def read_run(tx: TenantTransaction, run_id: UUID, registry: Registry) -> dict[str, Any] | None:
+    """Return a run as HTTP shows it; None when the tenant has no such run."""
+    view = await run_get(tx, run_id)
+    if view is None:
+        return None
+    return run_object(view, await _stage_names(tx, view, registry))
+
+
+def summary_object(run: RunSummary) -> dict[str, Any]:
+    """Return a run as lists show it."""
+    return {
+        "id": run.run_id,
+        "workflow": run.workflow_id,
+        "definition_version": run.version,
+        "status": run.status,
+        "priority": run.priority,
+        "error": fragment(run.error),
+        "tags": run.tags,
+        "redrive_count": run.redrive_count,
+        "created_at": run.created_at,
+        "run_at": run.run_at,
+        "started_at": run.started_at,
+        "completed_at": run.completed_at,
+        "trace_id": run.trace_id,
+    }
+
+
+def run_object(view: RunView, names: Mapping[str, str]) -> dict[str, Any]:
+    """Return a run with its payloads and stages; a stage without a known name goes by its id."""
+    return {
+        **summary_object(view.summary),
+        "input": fragment(view.input),
+        "config": fragment(view.config),
+        "output": fragment(view.output),
+        "stages": [_stage_object(stage, names.get(stage.stage_id, stage.stage_id)) for stage in view.stages],
+    }
+
+
+def event_object(run_id: UUID, event: EventView) -> dict[str, Any]:
+    """Return an event."""
+    return {
+        "run_id": run_id,
+        "sequence": event.sequence,
+        "type": event.type,
+        "occurred_at": event.occurred_at,
+        "stage_id": event.stage_id,
+        "data": fragment(event.data),
+    }
+
+
+def event_message(run_id: UUID, event: EventView) -> bytes:
+    """Return an event as a message of an event stream; line breaks of stored JSON text become blanks."""
+    data = orjson.dumps(event_object(run_id, event), option=JSON_OPTIONS)
+    flat = data.replace(b"\r", b" ").replace(b"\n", b" ")
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.sequence, event.type.encode(), flat)
+
+
+def log_object(line: LogView) -> dict[str, Any]:
+    """Return a line that a body logged."""
+    return {
+        "created_at": line.created_at,
+        "level": line.level,
+        "message": line.message,
+        "fields": fragment(line.fields),
+        "stage_id": line.stage_id,
+        "attempt": line.attempt,
+    }
+
+
+def _stage_object(stage: StageView, name: str) -> dict[str, Any]:
+    return {
+        "id": stage.stage_id,
+        "name": name,
+        "group": stage.group,
+        "number": stage.number,
+        "status": stage.status,
+        "attempt": stage.attempt,
+        "max_attempts": stage.max_attempts,
+        "error_message": stage.error_message,
+        "started_at": stage.started_at,
+        "completed_at": stage.completed_at,
+        "next_poll_at": stage.next_poll_at,
+        "waiting_for": None,
+    }
+
+
+async def _stage_names(tx: TenantTransaction, view: RunView, registry: Registry) -> Mapping[str, str]:
+    version = view.summary.version
+    if not view.stages or version is None:
+        return {}
+    workflow = registry.find(view.summary.workflow_id, version)
+    if workflow is not None:
+        return {placed.stage.id: placed.stage.name for placed in workflow.stages}
+    stored = await definition_snapshot(tx, view.summary.workflow_id, version)
+    if stored is None:
+        return {}
+    return {stage["id"]: stage.get("name", stage["id"]) for stage in json.loads(stored).get("stages", [])}

@@ -1,0 +1,120 @@
+"""The API as a process: one uvicorn server in the very process that was started, ended gracefully by a signal."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+import uvicorn
+from litestar import Litestar
+
+from kernel import Registry
+from service.app import create_app
+from service.http.routing import Api
+from service.settings import Settings, load_registry
+from tenancy import DatabaseUnavailableError, UnsafeRoleError
+
+if sys.platform != "win32":
+    import uvloop
+
+LOGIN_CHECK_TIMEOUT_S: Final = 4.0
+BACKLOG: Final = 2048
+_log = logging.getLogger("tenantry.process")
+
+
+class ApiServer(uvicorn.Server):
+    """uvicorn, but signals only ask it to stop: its own handler would end the process by the signal afterwards."""
+
+    def __init__(self, app: Litestar, settings: Settings) -> None:
+        self._api: Api = app.state.api
+        config = uvicorn.Config(
+            app,
+            host=settings.host,
+            port=settings.port,
+            lifespan="on",
+            server_header=False,
+            access_log=False,
+            log_config=None,
+            timeout_graceful_shutdown=max(1, int(settings.shutdown_grace.total_seconds())),
+        )
+        super().__init__(config)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to whoever runs the server."""
+        yield
+
+    def stop(self) -> None:
+        """Ask the server to end: waiting requests and streams are answered at once, the others are finished."""
+        self._api.stopping.set()
+        self.should_exit = True
+
+
+async def serve_api(settings: Settings, registry: Registry, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set; the login is checked as soon as the database can be reached.
+
+    Raises:
+        UnsafeRoleError: the login could pass row-level security by.
+        OSError: the address cannot be listened on.
+    """
+    app = create_app(settings, registry)
+    server = ApiServer(app, settings)
+    api: Api = app.state.api
+    try:
+        async with asyncio.timeout(LOGIN_CHECK_TIMEOUT_S):
+            await api.database.check_login()
+    except (DatabaseUnavailableError, TimeoutError):
+        # Not a reason to leave: the gate checks the login again before it lets the first request through.
+        _log.warning("process.database_unavailable_at_start")
+    with _listen(settings) as listener:
+        async with asyncio.TaskGroup() as tasks:
+            watch = tasks.create_task(_stop_when(stop, server))
+            try:
+                await server.serve(sockets=[listener])
+            finally:
+                watch.cancel()
+
+
+def run_api(settings: Settings) -> int:
+    """Run the API until SIGTERM or SIGINT and return the exit status: 0 after a graceful stop, 1 when refused.
+
+    Raises:
+        SettingsError: a setting is missing, or the workflows cannot be loaded.
+    """
+    settings.require("database_url")
+    registry = load_registry(settings.require("workflows"))
+    loop_factory = None if sys.platform == "win32" else uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        return runner.run(_run(settings, registry))
+
+
+async def _run(settings: Settings, registry: Registry) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        await serve_api(settings, registry, stop)
+    except (UnsafeRoleError, OSError) as refused:
+        sys.stderr.write(f"tenantry: {refused}\n")
+        return 1
+    return 0
+
+
+def _listen(settings: Settings) -> socket.socket:
+    # uvicorn would end the process when the address is taken; the error is ours to tell.
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        return socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OSError(f"port: cannot listen on {settings.host}:{settings.port}: {reason}") from error
+
+
+async def _stop_when(stop: asyncio.Event, server: ApiServer) -> None:
+    await stop.wait()
+    server.stop()
