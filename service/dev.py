@@ -1,69 +1,47 @@
 """API and worker in one process and one loop, for `tenantry dev`: `python -m service.dev`, configured by settings."""
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
-
-import uvicorn
+from datetime import timedelta
+from typing import Final
 
 from kernel import Registry
-from service.app import create_app
+from service.cli.dev import WORKER_URL
 from service.cli.output import complain
-from service.settings import Settings, SettingsError, load_registry
+from service.cli.refusals import explain
+from service.process import serve_api
+from service.settings import Settings, load_registry
 from service.worker.host import WorkerHost
 from tenancy import Database, DatabaseSettings
 
-_DRAIN_SECONDS = 2
-_DISPATCHER_POOL = 1
-
-
-class _Server(uvicorn.Server):
-    """Leaves the process's signals to us: one signal stops the worker too."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+# A stream that somebody watches must not keep the old code alive for longer.
+DRAIN: Final = timedelta(seconds=2)
+_DISPATCHER_POOL: Final = 1
 
 
 async def serve(settings: Settings, worker_url: str, registry: Registry) -> None:
-    """Serve the API and execute stages until SIGTERM or SIGINT, then stop both gracefully."""
+    """Serve the API and execute stages until SIGTERM or SIGINT, then stop both gracefully.
+
+    Raises:
+        ExceptionGroup: of what stopped one of them; the other is stopped with it.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    configuration = uvicorn.Config(
-        create_app(settings, registry),
-        host=settings.host,
-        port=settings.port,
-        log_level="warning",
-        server_header=False,
-        timeout_graceful_shutdown=_DRAIN_SECONDS,
-    )
-    server = _Server(configuration)
-    worker_settings = replace(settings, database_url=worker_url)
+    dispatcher_url = settings.require("dispatcher_database_url")
     async with (
         Database(DatabaseSettings(worker_url)) as database,
-        Database(
-            DatabaseSettings(settings.require("dispatcher_database_url"), pool_size=_DISPATCHER_POOL)
-        ) as dispatcher,
+        Database(DatabaseSettings(dispatcher_url, pool_size=_DISPATCHER_POOL)) as dispatcher,
         asyncio.TaskGroup() as tasks,
     ):
-        tasks.create_task(_serve_http(server, stop))
-        tasks.create_task(WorkerHost(worker_settings, registry, database, dispatcher).run(stop))
-        await stop.wait()
-        server.should_exit = True
-
-
-async def _serve_http(server: uvicorn.Server, stop: asyncio.Event) -> None:
-    try:
-        await server.serve()
-    finally:
-        stop.set()
+        tasks.create_task(serve_api(replace(settings, shutdown_grace=DRAIN), registry, stop))
+        host = WorkerHost(replace(settings, database_url=worker_url), registry, database, dispatcher)
+        tasks.create_task(host.run(stop))
 
 
 def main() -> None:
@@ -72,10 +50,11 @@ def main() -> None:
     try:
         settings = Settings.from_environment(os.environ)
         registry = load_registry(settings.require("workflows"))
-    except SettingsError as error:
-        complain(str(error))
+        asyncio.run(serve(settings, os.environ[WORKER_URL], registry))
+    except Exception as error:  # noqa: BLE001 - the outermost frame: what comes here has no other handler
+        for line in explain(error):
+            complain(line)
         sys.exit(1)
-    asyncio.run(serve(settings, os.environ["TENANTRY_DEV_WORKER_DATABASE_URL"], registry))
 
 
 if __name__ == "__main__":

@@ -69,9 +69,9 @@ async def follow(client: ApiClient, run_id: str, title: str = "") -> AsyncIterat
 async def watch_run(client: ApiClient, run_id: str, *, quiet: bool = False) -> dict[str, Any]:
     """Show the run until it is over and return it as it is then; `quiet` shows nothing."""
     screen = console()
+    run: dict[str, Any] = {}
     if quiet or not screen.is_terminal:
         told: dict[str, str] = {}
-        run: dict[str, Any] = {}
         async for watched in follow(client, run_id):
             run = watched.run
             for line in [] if quiet else changes(watched, told):
