@@ -4,7 +4,7 @@ Transactions bound to one tenant, the roles and policies that hold it, and the p
 """
 
 from tenancy.binding import adopt, bind
-from tenancy.database import Database
+from tenancy.database import Database, binding_call
 from tenancy.errors import (
     CommitOutcomeUnknownError,
     DatabaseUnavailableError,
@@ -37,5 +37,6 @@ __all__ = [
     "UnsafeRoleError",
     "adopt",
     "bind",
+    "binding_call",
     "load_sql",
 ]

@@ -57,8 +57,7 @@ class Database:
             DatabaseUnavailableError: the database cannot be reached; nothing was kept.
             CommitOutcomeUnknownError: the connection broke at COMMIT; ask before repeating.
         """
-        opening: list[Call] = [(SQL["bind"], {"tenant": str(tenant_id)})]
-        async with self._owned(tenant_id, opening) as tx:
+        async with self._owned(tenant_id, [binding_call(tenant_id)]) as tx:
             yield cast("TenantTransaction", tx)
 
     @asynccontextmanager
@@ -110,6 +109,11 @@ class Database:
         except BaseException:
             await owned.abandon()
             raise
+
+
+def binding_call(tenant_id: UUID) -> Call:
+    """Return the call that makes a transaction of ours the tenant's, for whoever drives a connection by itself."""
+    return SQL["bind"], {"tenant": str(tenant_id)}
 
 
 def refuse_unsafe(row: Row) -> None:

@@ -82,6 +82,15 @@ class Dispatcher:
         self._cursors.tenants = rows[-1]["tenant_id"] if len(rows) >= MAINTENANCE_PAGE else FIRST
         return [row["tenant_id"] for row in rows]
 
+    async def depth(self) -> dict[str, float]:
+        """Return depth, running jobs and the age of the oldest due work in seconds, over all tenants, by metric name."""
+        (row,) = await self._read("depth")
+        return {
+            "tenantry_queue_depth": row["depth"],
+            "tenantry_queue_running": row["running"],
+            "tenantry_queue_oldest_age_seconds": row["oldest_age_s"],
+        }
+
     async def _read(self, name: str, **params: object) -> list[Row]:
         async with self._database.role_transaction("tenantry_scheduler") as tx:
             return await tx.fetch_all(SQL[name], **params)

@@ -160,3 +160,24 @@ from tenantry.tenants as tenant
 where tenant.tenant_id > :after::uuid and tenant.status <> 'deleting'
 order by tenant.tenant_id
 limit :page::int
+
+-- name: depth
+-- role: tenantry_scheduler
+-- How much is due and for how long, over all tenants, as far as 10,000 rows tell: for autoscaling and alerts.
+select
+  (select count(*) from (select from tenantry.job_queue as job where job.ready limit 10000) as jobs)::float8
+    + (select count(*) from (select from tenantry.workflow_runs as run where run.ready limit 10000) as runs)::float8
+    as depth,
+  (select count(*) from (select from tenantry.job_queue as job where job.status = 'RUNNING' limit 10000) as leases)::float8
+    as running,
+  greatest(
+    extract(epoch from tenantry.now() - (
+      select min(job.available_at)
+      from (select queued.available_at from tenantry.job_queue as queued where queued.ready limit 10000) as job
+    )),
+    extract(epoch from tenantry.now() - (
+      select min(run.available_at)
+      from (select pending.available_at from tenantry.workflow_runs as pending where pending.ready limit 10000) as run
+    )),
+    0
+  )::float8 as oldest_age_s

@@ -13,10 +13,10 @@ import psycopg
 from psycopg.rows import dict_row
 
 from kernel import Fence, Heartbeat, beat_call, heartbeats
+from tenancy import binding_call
 
 logger = logging.getLogger(__name__)
 CHUNK = 500
-BIND = "select set_config('role', 'tenantry_tenant', true), set_config('tenantry.tenant_id', %s, true)"
 Leases = Mapping[UUID, Sequence[Fence]]
 
 
@@ -68,10 +68,9 @@ class HeartbeatThread:
 
     def _beat(self, tenant_id: UUID, fences: Sequence[Fence]) -> tuple[Heartbeat, ...]:
         connection = self._connect()
-        statement, params = beat_call(fences)
         with connection.transaction(), connection.cursor() as cursor:
-            cursor.execute(BIND, [str(tenant_id)])
-            cursor.execute(statement.pyformat.encode(), {**params, "tenant_id": tenant_id})
+            for statement, params in (binding_call(tenant_id), beat_call(fences)):
+                cursor.execute(statement.pyformat.encode(), {**params, "tenant_id": tenant_id})
             return heartbeats(cursor.fetchall())
 
     def _connect(self) -> psycopg.Connection[dict[str, object]]:

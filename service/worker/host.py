@@ -80,6 +80,10 @@ class WorkerHost:
         """Look for work at once: a start in this process need not wait for a poll."""
         self._wake.set()
 
+    async def depth(self) -> dict[str, float]:
+        """Return what `/metrics` says of the queue over all tenants."""
+        return await self._dispatcher.depth()
+
     async def run(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set, then let bodies finish, abort the rest, give leases back and return."""
         self._loop = asyncio.get_running_loop()

@@ -1,0 +1,99 @@
+"""`tenantry worker` in one process: settings, registry, readiness, the host, and a graceful end on SIGTERM or SIGINT."""
+
+import asyncio
+import logging
+import os
+import signal
+from contextlib import AsyncExitStack
+
+import uvloop
+
+from kernel import Registry
+from service.probes import NotReadyError, ReadinessGate
+from service.settings import Settings, load_registry
+from service.worker.host import WorkerHost
+from service.worker.status import serve_status
+from tenancy import Database, DatabaseSettings, DatabaseUnavailableError
+
+logger = logging.getLogger(__name__)
+ASK_AGAIN_S = 1.0
+# Pools of a worker: ticks, flushes and watches share the first; finding tenants has one connection, held with no other.
+WORK_POOL = 8
+DISPATCH_POOL = 1
+
+
+def run_worker(settings: Settings) -> int:
+    """Execute stages in this very process until SIGTERM or SIGINT; return the exit status, 0 after a graceful stop.
+
+    Raises:
+        SettingsError: a setting is missing or wrong.
+        UnsafeRoleError: a login could read past the policies.
+    """
+    registry = load_registry(settings.require("workflows"))
+    databases = worker_databases(settings)
+    host = uvloop.run(_run(settings, registry, databases))
+    if host.executor is not None and host.executor.abandoned_threads:
+        # A body that does not stop holds its thread, and the interpreter would wait for it for ever.
+        logging.shutdown()
+        os._exit(0)
+    return 0
+
+
+def worker_databases(settings: Settings) -> tuple[DatabaseSettings, DatabaseSettings]:
+    """Return how a worker reaches the database: for its tenants' work, and for finding tenants that have some.
+
+    Raises:
+        SettingsError: one of the two URLs is not set.
+    """
+    work = DatabaseSettings(
+        settings.require("database_url"), prepared_statements=settings.prepared_statements, pool_size=WORK_POOL
+    )
+    dispatch = DatabaseSettings(
+        settings.require("dispatcher_database_url"),
+        prepared_statements=settings.prepared_statements,
+        pool_size=DISPATCH_POOL,
+    )
+    return work, dispatch
+
+
+async def _run(
+    settings: Settings, registry: Registry, databases: tuple[DatabaseSettings, DatabaseSettings]
+) -> WorkerHost:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    work, dispatch = databases
+    async with AsyncExitStack() as stack:
+        database = await stack.enter_async_context(Database(work))
+        dispatch_database = await stack.enter_async_context(Database(dispatch))
+        gate = ReadinessGate(database)
+        host = WorkerHost(settings, registry, database, dispatch_database)
+        if settings.worker_http_port is not None:
+            await stack.enter_async_context(serve_status(settings, gate, host))
+        await run_host(host, gate, dispatch_database, stop)
+        return host
+
+
+async def run_host(host: WorkerHost, gate: ReadinessGate, dispatch_database: Database, stop: asyncio.Event) -> None:
+    """Wait until the database is what this build needs, then work until told to stop."""
+    told: str | None = None
+    while not stop.is_set():
+        try:
+            await gate.check()
+            await dispatch_database.check_login()
+            break
+        except NotReadyError as refusal:
+            if str(refusal) != told:
+                told = str(refusal)
+                logger.warning("worker_not_ready: %s", told)
+        except DatabaseUnavailableError:
+            logger.warning("worker_not_ready: the dispatcher's database cannot be reached")
+        try:
+            async with asyncio.timeout(ASK_AGAIN_S):
+                await stop.wait()
+        except TimeoutError:
+            continue
+    if not stop.is_set():
+        logger.info("worker_started", extra={"worker_id": host.worker_id})
+        await host.run(stop)

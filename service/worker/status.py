@@ -1,0 +1,122 @@
+"""`/healthz`, `/readyz` and `/metrics` of a worker, on a port of its own; no tenant's data, no tenant label."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import uvicorn
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from service.probes import NotReadyError, ReadinessGate
+from service.settings import Settings
+from service.worker.host import WorkerHost
+from tenancy import TenancyError
+
+Scope = MutableMapping[str, Any]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+TEXT = "text/plain; charset=utf-8"
+
+
+class HostCollector:
+    """Reads the host's counters when Prometheus asks."""
+
+    def __init__(self, host: WorkerHost) -> None:
+        self._host = host
+        self.depth: dict[str, float] = {}
+
+    def collect(self) -> Iterable[Metric]:
+        """Return what there is to say now."""
+        host = self._host
+        yield CounterMetricFamily("tenantry_ticks", "Ticks of tenants with work due.", value=host.pulse.ticks)
+        yield CounterMetricFamily("tenantry_runs_started", "Runs this worker started.", value=host.pulse.claimed_runs)
+        yield CounterMetricFamily("tenantry_leases_expired", "Leases taken back.", value=host.pulse.reaped)
+        away = GaugeMetricFamily("tenantry_database_away", "1 while the database cannot be reached.")
+        away.add_metric([], float(host.pulse.is_database_away))
+        yield away
+        if host.executor is not None:
+            yield from self._execution()
+        for name, value in self.depth.items():
+            yield GaugeMetricFamily(name, "Over all tenants, read as the scheduler.", value=value)
+
+    def _execution(self) -> Iterable[Metric]:
+        executor = self._host.executor
+        assert executor is not None
+        yield GaugeMetricFamily("tenantry_jobs_in_flight", "Jobs leased to this worker.", value=len(executor.executions))
+        yield GaugeMetricFamily("tenantry_worker_concurrency", "Jobs this worker takes.", value=executor.concurrency)
+        yield CounterMetricFamily("tenantry_jobs_started", "Jobs this worker took.", value=executor.counts.started)
+        outcomes = CounterMetricFamily("tenantry_jobs_finished", "Jobs by what they came to.", labels=["outcome"])
+        for outcome, count in executor.counts.outcomes.items():
+            outcomes.add_metric([outcome], count)
+        yield outcomes
+
+
+class StatusApp:
+    """The three routes, as an ASGI application."""
+
+    def __init__(self, gate: ReadinessGate, host: WorkerHost) -> None:
+        self._gate = gate
+        self._host = host
+        self._collector = HostCollector(host)
+        self._metrics = CollectorRegistry()
+        self._metrics.register(self._collector)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        routes = {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._read_metrics}
+        route = routes.get(scope["path"])
+        status, body = await route() if route is not None else (404, "not found")
+        headers = [(b"content-type", TEXT.encode()), (b"cache-control", b"no-store")]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body.encode()})
+
+    async def _healthz(self) -> tuple[int, str]:
+        return 200, "ok"
+
+    async def _readyz(self) -> tuple[int, str]:
+        try:
+            await self._gate.check()
+        except (NotReadyError, TenancyError) as refusal:
+            return 503, str(refusal)
+        return 200, "ready"
+
+    async def _read_metrics(self) -> tuple[int, str]:
+        with contextlib.suppress(TenancyError):
+            self._collector.depth = await self._host.depth()
+        return 200, generate_latest(self._metrics).decode()
+
+
+@asynccontextmanager
+async def serve_status(settings: Settings, gate: ReadinessGate, host: WorkerHost) -> AsyncIterator[None]:
+    """Serve the status routes beside the host, in this process and loop, until the context ends."""
+    assert settings.worker_http_port is not None
+    config = uvicorn.Config(
+        StatusApp(gate, host),
+        host=settings.host,
+        port=settings.worker_http_port,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+    )
+    server = _Server(config)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(server.serve())
+        try:
+            yield
+        finally:
+            server.should_exit = True
+
+
+class _Server(uvicorn.Server):
+    """A server whose process minds its signals itself."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Any:
+        """Leave the signals to the worker."""
+        yield
