@@ -40,7 +40,7 @@ def create_app(settings: Settings, registry: Registry) -> Litestar:
     return Litestar(
         route_handlers=list(_routes(api)),
         state=State({"api": api}),
-        lifespan=[_opened],
+        lifespan=[opened],
         before_send=[_dress],
         exception_handlers={Exception: _refuse},
         openapi_config=None,
@@ -95,7 +95,8 @@ def _routes(api: Api) -> tuple[HTTPRouteHandler, ...]:
 
 
 @asynccontextmanager
-async def _opened(app: Litestar) -> AsyncIterator[None]:
+async def opened(app: Litestar) -> AsyncIterator[None]:
+    """Hold the application's databases open; when it ends, whoever waits is told to stop."""
     api: Api = app.state.api
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(api.database)
@@ -120,7 +121,7 @@ async def _dress(message: Message, scope: Scope) -> None:
     method = str(scope.get("method", "")) if route else "ANY"
     started_at = scope["state"].get("started_at")
     seconds = time.perf_counter() - started_at if started_at else 0.0
-    api.metrics.observe(method, route or "unknown", message["status"], seconds)
+    api.metrics.observe(method, (route or "unknown").replace(":str}", "}"), message["status"], seconds)
 
 
 def _refuse(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:

@@ -1,8 +1,8 @@
 """API keys as text: `tny_` and, in base 62, the tenant's id, the key's id, 192 random bits and a checksum.
 
-A key carries its tenant, so that it can be looked up under that tenant's own row-level security. The checksum lets typos
-and scanners be answered without a database. Only the SHA-256 of the text is ever stored: with 192 random bits there is
-nothing for a slow hash to protect.
+A key carries its tenant, so that it can be looked up under that tenant's own row-level security. The checksum lets
+typos and scanners be answered without a database. Only the SHA-256 of the text is ever stored: with 192 random bits
+there is nothing for a slow hash to protect.
 """
 
 import hashlib

@@ -3,13 +3,13 @@
 No problem carries SQL, a stack trace or another tenant's data: texts are ours, or those of the kernel's own errors.
 """
 
+import json
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
 
-import orjson
 from litestar.exceptions import HTTPException
 
 from kernel import (
@@ -84,7 +84,8 @@ class ProblemError(Exception):
     def body(self, request_id: str) -> bytes:
         """Return the problem document."""
         shown = "invalid_request" if self.code == "malformed" else self.code
-        return orjson.dumps(
+        # Not orjson: a pointer may hold a lone surrogate that a client sent, which only escapes can carry.
+        return json.dumps(
             {
                 "type": f"/docs#problem-{self.code.replace('_', '-')}",
                 "title": TITLES[self.code][1] if self.code in TITLES else HTTPStatus(self.status).phrase,
@@ -97,7 +98,7 @@ class ProblemError(Exception):
                     for fault in self.errors[:MAX_ERRORS]
                 ],
             }
-        )
+        ).encode()
 
 
 def malformed(detail: str, *errors: FieldError) -> ProblemError:

@@ -1,4 +1,4 @@
-"""`/operator/v1/tenants`: what the operator of the installation does; only there when its token and database are set."""
+"""`/operator/v1/tenants`: what operators of the installation do; only there when its token and database are set."""
 
 import asyncio
 from typing import Any, Final

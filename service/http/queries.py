@@ -1,4 +1,4 @@
-"""Reads query strings: every parameter is known, single where it must be, and refused with a pointer to it otherwise."""
+"""Reads query strings: every parameter is known, single where it must be, or refused with a pointer to it."""
 
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode

@@ -54,7 +54,7 @@ class Api:
 
 @dataclass(frozen=True, slots=True)
 class RouteSpec:
-    """A route's declaration; `answers` maps statuses to schema names, `refuses` lists problems beyond the usual ones."""
+    """A route's declaration; `answers` maps statuses to shapes, `refuses` lists problems beyond the usual ones."""
 
     method: str
     path: str
@@ -158,7 +158,7 @@ def route(spec: RouteSpec) -> Callable[[Endpoint], HTTPRouteHandler]:
 
         name = f"{endpoint.__module__}.{endpoint.__name__}"
         return HTTPRouteHandler(
-            spec.path, http_method=spec.method, name=name, opt={"spec": spec}, include_in_schema=False
+            spec.path, http_method=spec.method, status_code=200, name=name, opt={"spec": spec}, include_in_schema=False
         )(handle)
 
     return register

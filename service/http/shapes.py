@@ -97,7 +97,7 @@ class TenantCreateBody(Body):
 
 
 class TenantChangeBody(Body):
-    """Change a tenant; what is not given stays. `retention` is a duration (`"30d"` or seconds), null keeps runs for ever."""
+    """Change a tenant; what is not given stays. `retention` is a duration (`"30d"`, seconds), null keeps runs."""
 
     limits: LimitsBody = Field(default_factory=LimitsBody)
     weight: Annotated[int, Field(ge=1, le=1000)] = 1

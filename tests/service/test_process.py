@@ -1,0 +1,98 @@
+"""The API as a process: it starts, serves in the pid that was started, stops gracefully and refuses what it must."""
+
+import signal
+import socket
+import time
+
+import httpx
+import pytest
+
+from tests.support import waiting
+from tests.support.environment import DatabaseUrls
+from tests.support.processes import Process, answers
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port: int = found.getsockname()[1]
+        return port
+
+
+def environment(urls: DatabaseUrls, port: int, **changes: str) -> dict[str, str]:
+    return {
+        "TENANTRY_DATABASE_URL": urls.api,
+        "TENANTRY_WORKFLOWS": "tests.support.workflows:REGISTRY",
+        "TENANTRY_PORT": str(port),
+        **changes,
+    }
+
+
+async def get(port: int, path: str) -> httpx.Response:
+    async with httpx.AsyncClient(timeout=15) as client:
+        return await client.get(f"http://127.0.0.1:{port}{path}")
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+async def test_it_serves_and_stops_with_status_0(database_urls: DatabaseUrls, how: signal.Signals) -> None:
+    port = free_port()
+    with Process("api", environment=environment(database_urls, port)) as process:
+        await waiting.until(lambda: answers(f"http://127.0.0.1:{port}/readyz"), "the API is ready")
+        answer = await get(port, "/nothing")
+        assert (answer.status_code, "server" in answer.headers) == (404, False)
+        assert process.stop(how, seconds=10) == 0
+        assert "Traceback" not in process.output
+
+
+async def test_an_idle_connection_does_not_delay_the_stop(database_urls: DatabaseUrls) -> None:
+    port = free_port()
+    with Process("api", environment=environment(database_urls, port)) as process:
+        await waiting.until(lambda: answers(f"http://127.0.0.1:{port}/readyz"), "the API is ready")
+        async with httpx.AsyncClient() as client:
+            await client.get(f"http://127.0.0.1:{port}/healthz")
+            started_at = time.monotonic()
+            assert process.stop() == 0
+            assert time.monotonic() - started_at < 5
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"TENANTRY_PORT": "x"}, "port"),
+        ({"TENANTRY_DATABASE_URL": ""}, "database_url"),
+        ({"TENANTRY_WORKFLOWS": "no_such_module:registry"}, "workflows"),
+        ({"TENANTRY_HEARTBEAT_INTERVAL": "200s"}, "heartbeat_interval"),
+    ],
+)
+def test_a_bad_setting_is_one_line_and_status_1(
+    database_urls: DatabaseUrls, changes: dict[str, str], named: str
+) -> None:
+    with Process("api", environment=environment(database_urls, free_port(), **changes)) as process:
+        assert process.wait(10) == 1
+        assert len(process.output.strip().splitlines()) == 1
+        assert named in process.output
+
+
+def test_a_port_that_is_taken_is_one_line_and_status_1(database_urls: DatabaseUrls) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with Process("api", environment=environment(database_urls, port)) as process:
+            assert process.wait(10) == 1
+            assert len(process.output.strip().splitlines()) == 1
+            assert str(port) in process.output
+
+
+def test_a_superusers_login_is_refused(database_urls: DatabaseUrls) -> None:
+    unsafe = environment(database_urls, free_port(), TENANTRY_DATABASE_URL=database_urls.direct)
+    with Process("api", environment=unsafe) as process:
+        assert process.wait(10) == 1
+        assert len(process.output.strip().splitlines()) == 1
+        assert "superuser" in process.output
+
+
+async def test_without_a_database_it_stays_up_and_not_ready(database_urls: DatabaseUrls) -> None:
+    port = free_port()
+    nowhere = f"postgresql://tenantry_api@127.0.0.1:{free_port()}/nothing"
+    with Process("api", environment=environment(database_urls, port, TENANTRY_DATABASE_URL=nowhere)) as process:
+        await waiting.until(lambda: answers(f"http://127.0.0.1:{port}/healthz"), "the API is up")
+        assert (await get(port, "/readyz")).status_code == 503
+        assert process.stop(seconds=10) == 0
