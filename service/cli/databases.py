@@ -9,7 +9,6 @@ import psycopg
 import typer
 from sqlalchemy.exc import DBAPIError
 
-import migrations
 from service.cli.operator import read_settings
 from service.cli.output import Json, print_fields, print_json, tell
 from service.cli.refusals import CommandError
@@ -20,6 +19,8 @@ app = typer.Typer(help="The database's schema: migrate, status.", no_args_is_hel
 @app.command("migrate")
 def migrate(*, json: Json = False) -> None:
     """Bring the database of DIRECT_DATABASE_URL to this build's schema; many may do so at once."""
+    import migrations  # noqa: PLC0415 - Alembic takes long to load, and other commands have no use for it
+
     url = _direct_url()
     with _explained():
         before = migrations.status(url)
@@ -41,6 +42,8 @@ def migrate(*, json: Json = False) -> None:
 @app.command("status")
 def status(*, json: Json = False) -> None:
     """Show which revision the database has, which one this build needs, and what is pending."""
+    import migrations  # noqa: PLC0415 - as above
+
     with _explained():
         answer: dict[str, Any] = dict(migrations.status(_direct_url()))
     if json:

@@ -15,7 +15,6 @@ from typing import IO, Self
 import psycopg
 from psycopg import sql
 
-import migrations
 from service.embedded.account import Account
 from service.embedded.errors import EmbeddedError
 from service.embedded.pgbouncer import DATABASE, find_pgbouncer, start_pgbouncer
@@ -145,6 +144,8 @@ def _passwords(path: Path) -> Mapping[str, str]:
 
 
 def _prepare(port: int, passwords: Mapping[str, str], direct: str) -> None:
+    import migrations  # noqa: PLC0415 - Alembic takes long to load, and most commands have no use for it
+
     administration = _url(SUPERUSER, passwords[SUPERUSER], port, "postgres")
     with psycopg.connect(administration, autocommit=True) as connection:
         known = connection.execute("select 1 from pg_database where datname = %s", [DATABASE]).fetchone()
