@@ -30,7 +30,7 @@ class ReadinessGate:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._is_open = False
-        self._refusal: NotReadyError | None = None
+        self._refusal: str | None = None
         self._refused_at = 0.0
         self._lock = asyncio.Lock()
 
@@ -67,20 +67,17 @@ class ReadinessGate:
         Raises:
             NotReadyError: as `check`.
         """
-        if self._is_open:
-            return
-        async with self._lock:
-            if self._is_open:
-                return
+        if not self._is_open:
+            async with self._lock:
+                await self._open()
+
+    async def _open(self) -> None:
+        # Whoever waited for the lock finds what the one before has found.
+        if not self._is_open:
             if self._refusal is not None and time.monotonic() - self._refused_at < RECHECK_AFTER_S:
-                raise self._refusal
+                raise NotReadyError(self._refusal)
             try:
                 await self.check()
-            except TenancyError as error:
-                self._refuse(NotReadyError(str(error)))
-            except NotReadyError as refusal:
-                self._refuse(refusal)
-
-    def _refuse(self, refusal: NotReadyError) -> None:
-        self._refusal, self._refused_at = refusal, time.monotonic()
-        raise refusal
+            except (TenancyError, NotReadyError) as refusal:
+                self._refusal, self._refused_at = str(refusal), time.monotonic()
+                raise NotReadyError(self._refusal) from refusal

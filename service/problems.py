@@ -219,7 +219,7 @@ def _of_framework(error: HTTPException) -> ProblemError:
         code = by_status[error.status_code]
         headers = {name: value for name, value in (error.headers or {}).items() if name.lower() == "allow"}
         return ProblemError(code, f"{TITLES[code][1]}.", headers=headers)
-    if HTTPStatus(error.status_code).is_client_error:
+    if error.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
         return malformed("The request cannot be understood.")
     return ProblemError("internal_error", "Something went wrong here; the request id leads to the log.")
 

@@ -15,6 +15,7 @@ from pydantic.json_schema import models_json_schema
 
 from service.auth import Scope
 from service.http import shapes
+from service.http.bodies import Body
 from service.http.routing import RouteSpec
 from service.problems import MEDIA_TYPE, TITLES
 
@@ -140,7 +141,7 @@ def _schemas() -> dict[str, Any]:
         for kind in vars(shapes).values()
         if isinstance(kind, type) and issubclass(kind, BaseModel) and kind.__module__ == shapes.__name__
     ]
-    requests = [(kind, "validation") for kind in models if issubclass(kind, shapes.Body)]
+    requests = [(kind, "validation") for kind in models if issubclass(kind, Body)]
     responses = [(kind, "serialization") for kind in models if issubclass(kind, shapes.Shape)]
     _, document = models_json_schema([*requests, *responses], ref_template=_REFERENCE)  # type: ignore[list-item]
     schemas: dict[str, Any] = document["$defs"]
@@ -159,8 +160,9 @@ def _section(path: str, method: str, operation: Mapping[str, Any]) -> str:
         rows.append(f"<p>Body: {_link(body['content']['application/json']['schema']['$ref'])}</p>")
     answers = []
     for status, response in operation["responses"].items():
-        schema = next(iter(response.get("content", {}).values()), {}).get("schema", {})
-        answers.append(f"{status} {_link(schema['$ref']) if '$ref' in schema else ''}".strip())
+        shown = [content["schema"] for content in response.get("content", {}).values()]
+        link = _link(shown[0]["$ref"]) if shown and "$ref" in shown[0] else ""
+        answers.append(f"{status} {link}".strip())
     rows.append(f"<p>Answers: {', '.join(answers)}</p>")
     title = f'<span class="m">{method.upper()}</span><code>{escape(path)}</code>'
     return f"<details><summary>{title}</summary>{''.join(rows)}</details>"

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 from uuid import UUID
 
 import orjson
@@ -56,7 +56,7 @@ class Api:
 class RouteSpec:
     """A route's declaration; `answers` maps statuses to shapes, `refuses` lists problems beyond the usual ones."""
 
-    method: str
+    method: Literal["GET", "POST", "PATCH", "DELETE"]
     path: str
     summary: str
     scope: Scope | None = None

@@ -68,7 +68,7 @@ async def list_versions(call: Call) -> ASGIResponse:
     data = [
         {
             "definition_version": version.definition_version or None,
-            "counts": dict(version.counts),
+            "counts": {str(status): count for status, count in version.counts.items()},
             "active": version.active,
             "drained": version.drained,
             "served": version.served,
@@ -80,11 +80,10 @@ async def list_versions(call: Call) -> ASGIResponse:
 
 
 def _object(workflow: Workflow) -> dict[str, Any]:
-    snapshot = workflow.snapshot()
     return {
         "id": workflow.id,
         "definition_version": workflow.definition_version,
-        "input_schema": snapshot.get("input_schema"),
+        "input_schema": workflow.input_schema,
         "stages": [
             {
                 "id": placed.stage.id,
@@ -92,9 +91,11 @@ def _object(workflow: Workflow) -> dict[str, Any]:
                 "group": placed.group,
                 "number": placed.number,
                 "max_attempts": placed.stage.max_attempts,
-                **{name: stage.get(name) for name in ("input_schema", "output_schema", "config_schema")},
+                "input_schema": placed.stage.models.input_schema,
+                "output_schema": placed.stage.models.output_schema,
+                "config_schema": placed.stage.models.config_schema,
             }
-            for placed, stage in zip(workflow.stages, snapshot["stages"], strict=True)
+            for placed in workflow.stages
         ],
     }
 

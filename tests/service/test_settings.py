@@ -49,7 +49,7 @@ def test_a_short_threshold_shortens_the_heartbeat_that_was_not_given() -> None:
         ("PORT", "x"), ("PORT", "-1"), ("PORT", "65536"), ("PORT", "8_0"), ("WORKER_CONCURRENCY", "0"), ("MAX_PAYLOAD_BYTES", "1.5"),
         ("STALE_LEASE_THRESHOLD", "soon"), ("STALE_LEASE_THRESHOLD", "-1"), ("STALE_LEASE_THRESHOLD", "nan"), ("STALE_LEASE_THRESHOLD", "0"),
         ("ABORT_GRACE", "42m30s"), ("SHUTDOWN_GRACE", "inf"), ("HEARTBEAT_INTERVAL", "101s"), ("PREPARED_STATEMENTS", "maybe"),
-        ("JWT_JWKS_URL", "ftp://x"), ("POLL_INTERVAL_MIN", "1h"), ("RETENTION", "x"), ("RETENTION", "9" * 400),
+        ("JWT_JWKS_URL", "ftp://x"), ("RETENTION", "x"), ("RETENTION", "9" * 400),
     ],
 )  # fmt: skip
 def test_a_refusal_is_one_line_that_names_the_setting(name: str, value: str) -> None:
