@@ -123,14 +123,17 @@ async def _watch(screen: Console, running: Stack, actors: list[Actor], clients: 
                     screen.print(line, markup=False)
 
     async def mind_the_worker() -> None:
-        await asyncio.to_thread(running.worker.wait)
+        status = await asyncio.to_thread(running.worker.wait)
+        if status >= 0:
+            raise CommandError(running.last_words("worker"))
         screen.print(f"The worker (pid {running.worker.pid}) has ended; another takes over when its leases lapse.")
 
     with live or contextlib.nullcontext():
-        minder = asyncio.ensure_future(mind_the_worker())
-        try:
-            await asyncio.gather(*(follow(actor, client) for actor, client in zip(actors, clients, strict=True)))
-        finally:
+        async with asyncio.TaskGroup() as minding:
+            minder = minding.create_task(mind_the_worker())
+            async with asyncio.TaskGroup() as following:
+                for actor, client in zip(actors, clients, strict=True):
+                    following.create_task(follow(actor, client))
             minder.cancel()
 
 
@@ -161,8 +164,7 @@ async def _stay(screen: Console, running: Stack, actors: list[Actor]) -> None:
         )
     screen.print("\nCtrl-C ends everything.")
     await asyncio.to_thread(running.api.wait)
-    message = f"The API ended with status {running.api.returncode}."
-    raise CommandError(message)
+    raise CommandError(running.last_words("api"))
 
 
 def _cancel_on_signals(stack: AsyncExitStack) -> None:

@@ -48,6 +48,7 @@ class Stack:
     worker: subprocess.Popen[bytes]
     postgres_pid: int
     pgbouncer_pid: int | None
+    directory: Path
     slow: bool
 
     def pids(self) -> dict[str, int]:
@@ -59,6 +60,10 @@ class Stack:
             "worker": self.worker.pid,
         }
         return {name: pid for name, pid in found.items() if pid is not None}
+
+    def last_words(self, name: str) -> str:
+        """Return a line on how `api` or `worker` ended."""
+        return _ended(name, (self.api if name == "api" else self.worker).returncode, self.directory)
 
     def worker_environment(self) -> dict[str, str]:
         """Return the variables with which `tenantry worker` becomes a further worker of this stack."""
@@ -82,11 +87,11 @@ async def running_stack(*, slow: bool, say: Callable[[str], None]) -> AsyncItera
         url = f"http://127.0.0.1:{port}"
         api = _start(servers, directory, ["api", "--port", str(port)], api_environment(database.urls))
         worker = _start(servers, directory, ["worker"], worker_environment(database.urls, slow=slow))
-        await _await_ready(url, api, directory / "api.log")
+        await _await_ready(url, api, directory)
         if worker.poll() is not None:
-            raise CommandError(_ended("worker", worker.returncode, directory / "worker.log"))
+            raise CommandError(_ended("worker", worker.returncode, directory))
         say(f"The API answers at {url}.")
-        yield Stack(database.urls, url, api, worker, database.postgres_pid, database.pgbouncer_pid, slow)
+        yield Stack(database.urls, url, api, worker, database.postgres_pid, database.pgbouncer_pid, directory, slow)
 
 
 def api_environment(urls: DatabaseUrls) -> dict[str, str]:
@@ -120,11 +125,11 @@ def _given() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if key.startswith("TENANTRY_") and key not in own}
 
 
-async def _await_ready(url: str, api: subprocess.Popen[bytes], log: Path) -> None:
+async def _await_ready(url: str, api: subprocess.Popen[bytes], directory: Path) -> None:
     async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=5.0) as client, asyncio.timeout(READY_TIMEOUT):
         while True:
             if api.poll() is not None:
-                raise CommandError(_ended("API", api.returncode, log))
+                raise CommandError(_ended("api", api.returncode, directory))
             try:
                 if (await client.get("/readyz")).status_code == _OK:
                     return
@@ -133,6 +138,7 @@ async def _await_ready(url: str, api: subprocess.Popen[bytes], log: Path) -> Non
             await asyncio.sleep(_POLL)
 
 
-def _ended(name: str, status: int, log: Path) -> str:
-    lines = [line for line in log.read_text(errors="replace").split("\n") if line.strip()]
-    return f"The {name} ended with status {status} at start: {lines[-1].strip() if lines else 'it said nothing'}"
+def _ended(name: str, status: int, directory: Path) -> str:
+    lines = [line for line in (directory / f"{name}.log").read_text(errors="replace").split("\n") if line.strip()]
+    last = " | ".join(line.strip() for line in lines[-2:]) or "it said nothing"
+    return f"The {name} ended with status {status}: {last}"
