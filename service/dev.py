@@ -16,11 +16,11 @@ from service.cli.refusals import explain
 from service.process import serve_api
 from service.settings import Settings, load_registry
 from service.worker.host import WorkerHost
-from tenancy import Database, DatabaseSettings
+from service.worker.process import worker_databases
+from tenancy import Database
 
 # A stream that somebody watches must not keep the old code alive for longer.
 DRAIN: Final = timedelta(seconds=2)
-_DISPATCHER_POOL: Final = 1
 
 
 async def serve(settings: Settings, worker_url: str, registry: Registry) -> None:
@@ -33,14 +33,11 @@ async def serve(settings: Settings, worker_url: str, registry: Registry) -> None
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    dispatcher_url = settings.require("dispatcher_database_url")
-    async with (
-        Database(DatabaseSettings(worker_url)) as database,
-        Database(DatabaseSettings(dispatcher_url, pool_size=_DISPATCHER_POOL)) as dispatcher,
-        asyncio.TaskGroup() as tasks,
-    ):
+    worker_settings = replace(settings, database_url=worker_url)
+    work, dispatch = worker_databases(worker_settings)
+    async with Database(work) as database, Database(dispatch) as dispatcher, asyncio.TaskGroup() as tasks:
         tasks.create_task(serve_api(replace(settings, shutdown_grace=DRAIN), registry, stop))
-        host = WorkerHost(replace(settings, database_url=worker_url), registry, database, dispatcher)
+        host = WorkerHost(worker_settings, registry, database, dispatcher)
         tasks.create_task(host.run(stop))
 
 

@@ -149,9 +149,7 @@ class ApiClient:
             reraise=True,
         )
         try:
-            async for attempt in retrying:
-                with attempt:
-                    response = await self._request(method, path, options)
+            response = await retrying(self._request, method, path, options)
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
         except _UnavailableError as error:

@@ -22,7 +22,7 @@ def render_report(name: str, run: Mapping[str, Any]) -> RenderableType:
         f"{report['lines']} lines: {report['accepted']} invoices accepted, {report['rejected']} lines rejected, "
         f"{report['decimal_commas']} amounts with a decimal comma"
     )
-    parts = [heading, _sums(report), _customers(report), _duplicates(report), _rejects(report)]
+    parts: list[RenderableType] = [heading, _sums(report), _customers(report), _duplicates(report), _rejects(report)]
     return Panel(Group(*parts), title=Text(f"{name}: {report['filename']}"), title_align="left")
 
 

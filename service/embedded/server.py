@@ -91,7 +91,8 @@ class EmbeddedDatabase:
             bouncer, door = start_pgbouncer(binary, work, account, port, logins)
             stack.callback(bouncer.stop)
             self.pgbouncer_pid = bouncer.process.pid
-        self.urls = DatabaseUrls(*(_url(login, password, door) for login, password in logins.items()), direct=direct)
+        api, worker, dispatcher, operator = (_url(login, password, door) for login, password in logins.items())
+        self.urls = DatabaseUrls(api, worker, dispatcher, operator, direct)
 
 
 def state_directory() -> Path:
