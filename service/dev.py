@@ -13,10 +13,11 @@ from kernel import Registry
 from service.cli.dev import WORKER_URL
 from service.cli.output import complain
 from service.cli.refusals import explain
+from service.probes import ReadinessGate
 from service.process import serve_api
 from service.settings import Settings, load_registry
 from service.worker.host import WorkerHost
-from service.worker.process import worker_databases
+from service.worker.process import run_host, worker_databases
 from tenancy import Database
 
 # A stream that somebody watches must not keep the old code alive for longer.
@@ -38,7 +39,7 @@ async def serve(settings: Settings, worker_url: str, registry: Registry) -> None
     async with Database(work) as database, Database(dispatch) as dispatcher, asyncio.TaskGroup() as tasks:
         tasks.create_task(serve_api(replace(settings, shutdown_grace=DRAIN), registry, stop))
         host = WorkerHost(worker_settings, registry, database, dispatcher)
-        tasks.create_task(host.run(stop))
+        tasks.create_task(run_host(host, ReadinessGate(database), dispatcher, stop))
 
 
 def main() -> None:

@@ -149,7 +149,7 @@ class ApiClient:
             reraise=True,
         )
         try:
-            response = await retrying(self._request, method, path, options)
+            response: httpx.Response = await retrying(self._request, method, path, options)
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
         except _UnavailableError as error:
