@@ -78,6 +78,7 @@ def _build_api(settings: Settings, registry: Registry) -> Api:
         gate=ReadinessGate(database),
         tokens=TokenVerifier.from_settings(settings),
         operator_database=Database(settings.operator_database()) if has_operator else None,
+        slots=asyncio.Semaphore(settings.pool_size),
         stopping=asyncio.Event(),
         metrics=HttpMetrics(),
         document=document,

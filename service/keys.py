@@ -10,6 +10,7 @@ import hmac
 import secrets
 import zlib
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 from uuid import UUID
 
@@ -48,8 +49,13 @@ def mint(tenant_id: UUID, key_id: UUID) -> ApiKey:
     return ApiKey(tenant_id, key_id, PREFIX + base62.encodebytes(body + _checksum(body)))
 
 
+@lru_cache(maxsize=1024)
 def parse(text: str) -> ApiKey | None:
-    """Read a key's text; None unless it is exactly what `mint` writes."""
+    """Read a key's text; None unless it is exactly what `mint` writes.
+
+    What was read is kept, because reading costs more than the rest of a request's authentication: the same text always
+    means the same, and whether the key holds is asked elsewhere, every time.
+    """
     if not text.startswith(PREFIX) or len(text) > _MAX_LENGTH or not text.isascii():
         return None
     try:

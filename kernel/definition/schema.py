@@ -4,12 +4,13 @@ Everything is validated from JSON text, so that a run means the same whether it 
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import ErrorDetails
+from typing_extensions import get_args
 
 from kernel.errors import AnnotationError, FieldError
 from kernel.payloads import clean_text, pointer_token
@@ -24,15 +25,15 @@ _PLAIN = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 _KEY = "[key]"
 
 
-def make_adapter(annotation: object, what: str) -> Adapter:
-    """Return the adapter of an annotation; `what` names it in errors.
+def make_adapter(annotation: object, what: str, names: Mapping[str, object]) -> Adapter:
+    """Return the adapter of an annotation; `what` names it in errors, `names` are those its models may refer to.
 
     Raises:
         AnnotationError: Pydantic cannot make a schema of it.
     """
     try:
+        _complete(annotation, names)
         adapter = _adapter(annotation)
-        adapter.rebuild()
     except PydanticUserError as error:
         message = f"{what}: {error.message}"
         raise AnnotationError(message) from None
@@ -97,6 +98,14 @@ def field_errors(error: ValidationError, text: str, prefix: str) -> list[FieldEr
         for detail in details
     ]
     return list(dict.fromkeys(faults))
+
+
+def _complete(annotation: object, names: Mapping[str, object]) -> None:
+    """Finish models that were left unfinished because they refer to models defined after them, in a function."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel) and not annotation.__pydantic_complete__:
+        annotation.model_rebuild(raise_errors=False, _types_namespace=dict(names))
+    for argument in get_args(annotation):
+        _complete(argument, names)
 
 
 def _adapter(annotation: object) -> Adapter:

@@ -37,7 +37,11 @@ JSON_OPTIONS: Final = orjson.OPT_UTC_Z
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """What all calls of an application share. `stopping` is set when the process is told to stop: waits end then."""
+    """What all calls of an application share.
+
+    `slots` has as many as the pool has connections: whoever comes first gets one first, which the pool's own queue does
+    not promise. `stopping` is set when the process is told to stop: waits end then.
+    """
 
     settings: Settings
     registry: Registry
@@ -46,6 +50,7 @@ class Api:
     gate: ReadinessGate
     tokens: TokenVerifier | None
     operator_database: Database | None
+    slots: asyncio.Semaphore
     stopping: asyncio.Event
     metrics: HttpMetrics
     document: Mapping[str, Any]
@@ -132,7 +137,7 @@ class Call:
         try:
             async with asyncio.timeout(TRANSACTION_TIMEOUT_S):
                 await self.api.gate.pass_through()
-                async with self.api.database.transaction(credential.tenant_id) as tx:
+                async with self.api.slots, self.api.database.transaction(credential.tenant_id) as tx:
                     caller = await authenticate(credential, tx)
                     caller.require(self.spec.scope)
                     yield tx

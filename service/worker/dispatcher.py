@@ -54,9 +54,7 @@ class Dispatcher:
         rows = await self._read("due", served=self._served, after=self._cursors.due, page=PAGE)
         ready = [row for row in rows if row["is_ready"]]
         self._cursors.due = ready[-1]["tenant_id"] if len(ready) >= PAGE else FIRST
-        return [
-            DueTenant(row["tenant_id"], row["is_ready"], row["weight"], row["status"] == "active") for row in rows
-        ]
+        return [DueTenant(row["tenant_id"], row["is_ready"], row["weight"], row["status"] == "active") for row in rows]
 
     async def lapsed(self) -> list[UUID]:
         """Return the tenants of leases that ran out, among the next page of all leases."""

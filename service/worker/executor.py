@@ -147,9 +147,7 @@ class Executor:
 
     async def _outcome(self, execution: Execution) -> StageOutcome | None:
         """Return what the stage came to, or None when the lease is no longer ours and nothing is to be written."""
-        invocation = invocation_of(
-            execution.job, execution.tenant_id, abort=execution.abort, journal=execution.journal
-        )
+        invocation = invocation_of(execution.job, execution.tenant_id, abort=execution.abort, journal=execution.journal)
         if not execution.job.begun:
             answer = await self._ask(execution, invocation)
             if answer is not True:

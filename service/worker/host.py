@@ -92,9 +92,7 @@ class WorkerHost:
                 self._settings.worker_concurrency, self._settings.abort_grace.total_seconds(), tasks
             )
             hooks = WriterHooks(self._lease_ahead, self._outcome_unknown)
-            self._writer = executor.writer = LedgerWriter(
-                self.kernel, self._database, self.worker_id, hooks, tasks
-            )
+            self._writer = executor.writer = LedgerWriter(self.kernel, self._database, self.worker_id, hooks, tasks)
             executor.on_room = self._room_made
             heartbeat = HeartbeatThread(
                 self._settings.require("database_url"),
@@ -170,9 +168,7 @@ class WorkerHost:
         gate = asyncio.Semaphore(CONCURRENT_TICKS)
         async with asyncio.TaskGroup() as ticks:
             results = [
-                ticks.create_task(
-                    self._tick(tenant_id, shares.get(tenant_id, 0), gate, reap=tenant_id in lapsed)
-                )
+                ticks.create_task(self._tick(tenant_id, shares.get(tenant_id, 0), gate, reap=tenant_id in lapsed))
                 for tenant_id in sorted(asked, key=lambda tenant_id: -shares.get(tenant_id, 0))
             ]
         return any(result.result() for result in results)

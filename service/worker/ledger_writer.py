@@ -163,9 +163,7 @@ class LedgerWriter:
                 command = JobSettle(self._worker_id, settlements, lease_ahead=ahead, wait=wait)
                 settled += await self._kernel.dispatch(command, tx)
         next_settled, next_begun = iter(settled), iter(begun)
-        return [
-            next(next_settled) if isinstance(item.request, Settlement) else next(next_begun) for item in batch
-        ]
+        return [next(next_settled) if isinstance(item.request, Settlement) else next(next_begun) for item in batch]
 
 
 def _resolve(item: _Item, answer: Settled | Begun) -> None:

@@ -45,7 +45,9 @@ class HostCollector:
     def _execution(self) -> Iterable[Metric]:
         executor = self._host.executor
         assert executor is not None
-        yield GaugeMetricFamily("tenantry_jobs_in_flight", "Jobs leased to this worker.", value=len(executor.executions))
+        yield GaugeMetricFamily(
+            "tenantry_jobs_in_flight", "Jobs leased to this worker.", value=len(executor.executions)
+        )
         yield GaugeMetricFamily("tenantry_worker_concurrency", "Jobs this worker takes.", value=executor.concurrency)
         yield CounterMetricFamily("tenantry_jobs_started", "Jobs this worker took.", value=executor.counts.started)
         outcomes = CounterMetricFamily("tenantry_jobs_finished", "Jobs by what they came to.", labels=["outcome"])

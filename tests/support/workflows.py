@@ -95,9 +95,7 @@ class HandWorker:
         self.database = database
         self.tenant_id = tenant_id
         self.worker_id = name
-        self.kernel = Kernel(
-            registry, limits=KernelLimits(stale_lease_threshold=timedelta(seconds=300))
-        )
+        self.kernel = Kernel(registry, limits=KernelLimits(stale_lease_threshold=timedelta(seconds=300)))
 
     @asynccontextmanager
     async def transaction(self, offset: timedelta | None = None) -> AsyncIterator[TenantTransaction]:

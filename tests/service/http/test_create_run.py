@@ -300,3 +300,10 @@ class TestLimits:
         await factories.limit_tenant(superuser, tenant, payload_bytes=50)
         answer = await client.post("/v1/runs", json={**GOOD, "input": {"a": "x" * 60}})
         assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large")
+
+
+async def test_more_requests_than_connections_are_served_in_turn(client: httpx.AsyncClient) -> None:
+    async def one_after_the_other() -> set[int]:
+        return {(await client.post("/v1/runs", json=GOOD)).status_code for _ in range(8)}
+
+    assert set().union(*await asyncio.gather(*(one_after_the_other() for _ in range(25)))) == {201}

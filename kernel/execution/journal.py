@@ -1,0 +1,160 @@
+"""What a body says while it runs: log lines, progress and annotations, kept until the host takes them.
+
+Calls are plain, cheap and safe from any thread; nothing here waits. What is not drained in time is bounded: the newest
+log lines over the bound are counted, not kept.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from math import isfinite
+from threading import Lock
+from typing import Any, Literal, TypeAlias, get_args
+
+from pydantic_core import to_json
+
+from kernel.payloads import clean_text, dump
+
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error", "critical"]
+
+MAX_BUFFERED_LOGS = 1_000
+MAX_ANNOTATIONS = 1_000
+MAX_FIELDS_BYTES = 16_384
+MAX_KEY_LENGTH = 255
+_LEVELS = frozenset(get_args(LogLevel))
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """One log line; `fields` is the JSON text of an object."""
+
+    level: LogLevel
+    message: str
+    fields: str
+    logged_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a body is, `fraction` from 0 to 1."""
+
+    fraction: float
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """One annotation; `value` and `payload` are JSON texts."""
+
+    key: str
+    value: str
+    payload: str | None
+
+
+class StageJournal:
+    """Collects what one execution says. The body writes, its host drains."""
+
+    __slots__ = ("_annotations", "_dropped_logs", "_lock", "_logs", "_progress")
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._logs: list[LogRecord] = []
+        self._dropped_logs = 0
+        self._progress: Progress | None = None
+        self._annotations: list[Annotation] = []
+
+    def log(self, level: LogLevel, message: str, fields: dict[str, object]) -> None:
+        """Add a log line. Fields without a JSON form are written as their text.
+
+        Raises:
+            ValueError: the level is none of debug, info, warning, error, critical.
+        """
+        if level not in _LEVELS:
+            error = f"log level {level!r} is none of {', '.join(get_args(LogLevel))}"
+            raise ValueError(error)
+        record = LogRecord(level, clean_text(str(message)), _fields_text(fields), _now())
+        with self._lock:
+            if len(self._logs) < MAX_BUFFERED_LOGS:
+                self._logs.append(record)
+            else:
+                self._dropped_logs += 1
+
+    def progress(self, fraction: float, message: str = "") -> None:
+        """Replace what is known of the progress.
+
+        Raises:
+            ValueError: the fraction is not between 0 and 1.
+        """
+        if not isfinite(fraction) or not 0 <= fraction <= 1:
+            error = f"progress {fraction!r} is not between 0 and 1"
+            raise ValueError(error)
+        progress = Progress(float(fraction), clean_text(str(message), 1_000))
+        with self._lock:
+            self._progress = progress
+
+    def annotate(self, key: str, value: object, payload: object = None) -> None:
+        """Add an annotation, to be stored with the stage's outcome.
+
+        Raises:
+            ValueError: the key has not 1 to 255 characters, or there are too many annotations.
+            PayloadError: value or payload cannot be stored.
+        """
+        if not 1 <= len(key) <= MAX_KEY_LENGTH or clean_text(key) != key:
+            error = f"an annotation's key has 1 to {MAX_KEY_LENGTH} characters, none of them NUL"
+            raise ValueError(error)
+        annotation = Annotation(key, dump(value), None if payload is None else dump(payload))
+        with self._lock:
+            if len(self._annotations) >= MAX_ANNOTATIONS:
+                error = f"an attempt has at most {MAX_ANNOTATIONS} annotations"
+                raise ValueError(error)
+            self._annotations.append(annotation)
+
+    def drain_logs(self) -> list[LogRecord]:
+        """Take the log lines since the last call; a last one says how many were dropped, if any."""
+        with self._lock:
+            logs, self._logs = self._logs, []
+            dropped, self._dropped_logs = self._dropped_logs, 0
+        if dropped:
+            logs.append(LogRecord("warning", f"{dropped} log lines were dropped", "{}", _now()))
+        return logs
+
+    def take_progress(self) -> Progress | None:
+        """Take the latest progress; None when there is no news."""
+        with self._lock:
+            progress, self._progress = self._progress, None
+        return progress
+
+    def annotations(self) -> list[Annotation]:
+        """Return the annotations so far; they stay."""
+        with self._lock:
+            return list(self._annotations)
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+def _fields_text(fields: dict[str, object]) -> str:
+    """Return fields as JSON text that can be stored, whatever they hold: a log line must not fail its body."""
+    if not fields:
+        return "{}"
+    try:
+        text = to_json(_storable(fields), inf_nan_mode="strings", bytes_mode="base64", fallback=_text).decode()
+        if len(text.encode()) <= MAX_FIELDS_BYTES and "\\u0000" not in text:
+            return text
+    except Exception:  # noqa: BLE001 - fields may be anything
+        text = ""
+    return dump({clean_text(key, 200): clean_text(_text(value), 1_000) for key, value in list(fields.items())[:50]})
+
+
+def _storable(value: Any) -> Any:
+    """Return plain texts cleaned; everything else is left to the encoder."""
+    if isinstance(value, dict):
+        return {key: clean_text(item, MAX_FIELDS_BYTES) if isinstance(item, str) else item for key, item in value.items()}
+    return value
+
+
+def _text(value: object) -> str:
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001 - foreign code
+        return f"<{type(value).__name__}>"

@@ -1,0 +1,199 @@
+"""Runs a stage's `when` and body, with no transaction open, and turns whatever happens into an outcome.
+
+Foreign code runs here, so nothing but the cancellation of the caller's own task (and a real Ctrl-C) gets out: errors,
+timeouts, bad inputs and outputs are outcomes.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar, cast
+from uuid import UUID
+
+from kernel.definition.schema import parse
+from kernel.definition.workflow import PlacedStage, Workflow
+from kernel.errors import (
+    FieldError,
+    InvalidConfigError,
+    InvalidInputError,
+    InvalidOutputError,
+    KernelError,
+    PayloadError,
+    PayloadTooLargeError,
+    StageTimeoutError,
+)
+from kernel.execution.abort import AbortSignal
+from kernel.execution.context import ContextSources, StageContext
+from kernel.execution.journal import StageJournal
+from kernel.execution.outcome import StageCompleted, StageFailed, StageOutcome, error_text, failure_of
+from kernel.payloads import dump_typed
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class StageInvocation:
+    """One execution of a stage; JSON texts in `input`, `config` (the run's whole config) and `outputs` (by stage id).
+
+    `thread` is set while, and after, a plain function runs: a timeout or cancellation leaves it running, and it is the
+    host that must not reuse its slot before `thread.done()`.
+    """
+
+    tenant_id: UUID
+    run_id: UUID
+    workflow: Workflow
+    placed: PlacedStage
+    attempt: int
+    input: str
+    config: str = "{}"
+    outputs: Mapping[str, str] = field(default_factory=dict[str, str])
+    abort: AbortSignal = field(default_factory=AbortSignal)
+    journal: StageJournal = field(default_factory=StageJournal)
+    steps: object | None = None
+    max_output_bytes: int | None = None
+    thread: "Future[object] | None" = None
+
+    @property
+    def has_running_thread(self) -> bool:
+        """Whether a plain function of this execution still occupies a thread."""
+        return self.thread is not None and not self.thread.done()
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """What a function in a thread raised: some exceptions cannot travel through a future."""
+
+    error: BaseException
+
+
+_Context: TypeAlias = StageContext[Any]
+
+
+async def run_when(invocation: StageInvocation, threads: Executor | None = None) -> bool | StageFailed:
+    """Ask the stage's `when`; True when it has none. A `when` that raises or takes longer than the timeout is a failure."""
+    when = invocation.placed.stage.when
+    if when is None:
+        return True
+    context = _context(invocation, is_body=False)
+    if isinstance(context, StageFailed):
+        return context
+    answer = await _guarded(invocation, lambda: _call_when(invocation, context, threads))
+    return answer if isinstance(answer, StageFailed) else _truth(answer)
+
+
+async def run_stage(invocation: StageInvocation, threads: Executor | None = None) -> StageOutcome:
+    """Run the stage's body once and return its outcome.
+
+    A coroutine function runs in the caller's task, a function in `threads` with the caller's context variables. Raises
+    nothing but CancelledError, when the calling task itself is cancelled, and KeyboardInterrupt.
+    """
+    context = _context(invocation, is_body=True)
+    if isinstance(context, StageFailed):
+        return context
+    result = await _guarded(invocation, lambda: _call_body(invocation, context, threads))
+    return result if isinstance(result, StageFailed) else _completed(invocation, result)
+
+
+async def _call_body(invocation: StageInvocation, context: _Context, threads: Executor | None) -> object:
+    stage = invocation.placed.stage
+    arguments = (context, context.given_input) if stage.takes_input else (context,)
+    if stage.is_async:
+        async with _Deadline(stage.timeout):
+            return await stage.function(*arguments)
+    return await _in_thread(invocation, threads, lambda: stage.function(*arguments))
+
+
+async def _call_when(invocation: StageInvocation, context: _Context, threads: Executor | None) -> object:
+    when = cast("Callable[[_Context], object]", invocation.placed.stage.when)
+    if asyncio.iscoroutinefunction(when):
+        async with _Deadline(invocation.placed.stage.timeout):
+            return await when(context)
+    answer = await _in_thread(invocation, threads, lambda: when(context))
+    if not asyncio.iscoroutine(answer):
+        return answer
+    async with _Deadline(invocation.placed.stage.timeout):
+        return await answer
+
+
+async def _guarded(invocation: StageInvocation, call: Callable[[], Any]) -> object:
+    """Await foreign code; what it raises becomes a StageFailed. Nothing is awaited after it has raised."""
+    stage = invocation.placed.stage
+    task = asyncio.current_task()
+    cancels_before = task.cancelling() if task is not None else 0
+    try:
+        return await call()
+    except KeyboardInterrupt:
+        raise
+    except asyncio.CancelledError as error:
+        # Cancelled from outside, or a cancellation that the body raised by itself: that one is a failed attempt.
+        if task is not None and task.cancelling() > cancels_before:
+            raise
+        return failure_of(error, stage.no_retry_on)
+    except BaseException as error:  # noqa: BLE001 - SystemExit and GeneratorExit of a body must not end the worker
+        return failure_of(error, stage.no_retry_on)
+
+
+class _Deadline:
+    """`asyncio.timeout` with two differences: it costs nothing without a limit, and a late return is a timeout too."""
+
+    __slots__ = ("_scope", "_timeout_s")
+
+    def __init__(self, timeout_s: float | None, *, is_started: bool = True) -> None:
+        self._timeout_s = timeout_s
+        self._scope = None if timeout_s is None else asyncio.timeout(timeout_s if is_started else None)
+
+    async def __aenter__(self) -> "_Deadline":
+        if self._scope is not None:
+            await self._scope.__aenter__()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if self._scope is None or self._timeout_s is None:
+            return
+        try:
+            await self._scope.__aexit__(kind, error, trace)
+        except TimeoutError:
+            raise StageTimeoutError(self._timeout_s) from None
+        # The body caught the cancellation. Its result, or another error of its clean-up, came too late all the same.
+        if self._scope.expired() and not isinstance(error, asyncio.CancelledError):
+            raise StageTimeoutError(self._timeout_s) from None
+
+    def start(self) -> None:
+        """Let the time run from now; for a limit that was entered without."""
+        if self._scope is not None and self._timeout_s is not None and not self._scope.expired():
+            self._scope.reschedule(asyncio.get_running_loop().time() + self._timeout_s)
+
+
+async def _in_thread(invocation: StageInvocation, threads: Executor | None, call: Callable[[], object]) -> object:
+    """Run a function in a thread; its time runs from the moment it has one."""
+    timeout_s = invocation.placed.stage.timeout
+    loop = asyncio.get_running_loop()
+    deadline = _Deadline(timeout_s, is_started=False)
+    is_waiting = True
+
+    def start() -> None:
+        if is_waiting:
+            deadline.start()
+
+    def run() -> object:
+        if timeout_s is not None:
+            loop.call_soon_threadsafe(start)
+        try:
+            return call()
+        except BaseException as error:  # noqa: BLE001 - a future carries neither StopIteration nor SystemExit safely
+            return _Raised(error)
+
+    context = copy_context()
+    try:
+        async with deadline:
+            result = await asyncio.wrap_future(_submit(invocation, threads, lambda: context.run(run)))
+    finally:
+        is_waiting = False
+    if isinstance(result, _Raised):
+        if isinstance(result.error, KeyboardInterrupt | asyncio.CancelledError):
+            return failure_of(result.error, invocation.placed.stage.no_retry_on)
+        raise result.error
+    return result
