@@ -159,7 +159,8 @@ class RunDraft:
         )
         if begun:
             self.emit(EventType.STAGE_STARTED, stage_id=placed.stage.id, attempt=1)
-        self.lease(placed, Fence(self.run.run_id, placed.stage.id, 1, self.now), attempt=1, begun=begun)
+        fence = Fence(self.run.run_id, placed.stage.id, 1, self.now)
+        self.lease(placed, fence, attempt=1 if begun else 0, begun=begun)
 
     def lease(self, placed: PlacedStage, fence: Fence, *, attempt: int, begun: bool, wait_ms: int = 0) -> None:
         """Note a job as leased, with what its body is given."""
