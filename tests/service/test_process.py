@@ -1,12 +1,17 @@
 """The API as a process: it starts, serves in the pid that was started, stops gracefully and refuses what it must."""
 
+import asyncio
 import signal
 import socket
 import time
+from collections.abc import AsyncIterator
+from uuid import UUID
 
 import httpx
 import pytest
 
+from service.tenants import create_key
+from tenancy import Database
 from tests.support import waiting
 from tests.support.environment import DatabaseUrls
 from tests.support.processes import Process, answers
@@ -96,3 +101,66 @@ async def test_without_a_database_it_stays_up_and_not_ready(database_urls: Datab
         await waiting.until(lambda: answers(f"http://127.0.0.1:{port}/healthz"), "the API is up")
         assert (await get(port, "/readyz")).status_code == 503
         assert process.stop(seconds=10) == 0
+
+
+class TestOverSockets:
+    """What only a real server shows."""
+
+    @pytest.fixture
+    async def port(self, database_urls: DatabaseUrls) -> AsyncIterator[int]:
+        port = free_port()
+        with Process(
+            "api", environment=environment(database_urls, port, TENANTRY_MAX_PAYLOAD_BYTES="100000")
+        ) as process:
+            await waiting.until(lambda: answers(f"http://127.0.0.1:{port}/readyz"), "the API is ready")
+            yield port
+            assert process.stop(seconds=15) == 0
+            assert "Traceback" not in process.output
+
+    @pytest.fixture
+    async def client(self, port: int, database: Database, tenant: UUID) -> AsyncIterator[httpx.AsyncClient]:
+        async with database.transaction(tenant) as tx:
+            key = (await create_key(tx))["key"]
+        headers = {"Authorization": f"Bearer {key}"}
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=20) as connected:
+            yield connected
+
+    async def test_an_oversize_body_is_refused_without_reading_it_all(self, client: httpx.AsyncClient) -> None:
+        answer = await client.post("/v1/runs", json={"workflow": "single", "input": {"n": "x" * 5_000_000}})
+        assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large")
+
+    async def test_a_stream_that_is_left_does_not_keep_the_process(self, client: httpx.AsyncClient) -> None:
+        run = (await client.post("/v1/runs", json={"workflow": "single", "input": {"n": 1}})).json()
+        accept = {"Accept": "text/event-stream"}
+        async with client.stream("GET", f"/v1/runs/{run['id']}/events", headers=accept) as stream:
+            lines = stream.aiter_lines()
+            while not (line := await anext(lines)).startswith("id:"):
+                pass
+            assert line == "id: 1"
+        assert (await client.get(f"/v1/runs/{run['id']}")).status_code == 200
+
+    async def test_a_stop_ends_waits_and_streams_at_once(
+        self, database_urls: DatabaseUrls, client: httpx.AsyncClient
+    ) -> None:
+        run = (await client.post("/v1/runs", json={"workflow": "single", "input": {"n": 1}})).json()
+        port = free_port()
+        with Process("api", environment=environment(database_urls, port)) as process:
+            await waiting.until(lambda: answers(f"http://127.0.0.1:{port}/readyz"), "the API is ready")
+            base = f"http://127.0.0.1:{port}/v1/runs/{run['id']}"
+            waits = asyncio.create_task(client.get(base, params={"wait": 60}))
+            stream = asyncio.create_task(client.get(f"{base}/events", headers={"Accept": "text/event-stream"}))
+            await asyncio.sleep(0.5)
+            started_at = time.monotonic()
+            status = await asyncio.to_thread(process.stop, signal.SIGTERM, 15)
+            assert (status, time.monotonic() - started_at < 5) == (0, True)
+            assert (await waits).status_code == 200
+            assert "id: 1" in (await stream).text
+
+    async def test_what_is_no_http_does_not_hurt(self, port: int, client: httpx.AsyncClient) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"\x16\x03\x01 nonsense\r\n\r\n")
+        await writer.drain()
+        assert b"400" in await reader.readline()
+        writer.close()
+        await writer.wait_closed()
+        assert (await client.get("/healthz")).status_code == 200

@@ -8,9 +8,11 @@ from typing import Any
 from uuid import UUID
 
 import httpx
+import psycopg
 import pytest
 from litestar import Litestar
 
+import migrations
 from kernel import Registry
 from service.app import create_app, opened
 from service.settings import Settings
@@ -140,3 +142,28 @@ class TestSchema:
                 problem = check_problem(await client.get(path), 503, "unavailable")
                 assert "tenantry db migrate" in problem["detail"]
             assert (await client.get("/healthz")).status_code == 200
+
+    async def test_an_older_schema_is_not_ready_and_a_newer_one_is(
+        self,
+        settings: Settings,
+        registry: Registry,
+        superuser: psycopg.AsyncConnection,
+        tenant: UUID,
+        make_key: MakeKey,
+    ) -> None:
+        key = (await make_key(tenant))["key"]
+        set_revision = "update tenantry.alembic_version set version_num = %s"
+        try:
+            await superuser.execute(set_revision, ("0000",))
+            app = create_app(settings, registry)
+            async with opened(app), connect(app, key) as client:
+                for path in ("/readyz", "/v1/runs"):
+                    problem = check_problem(await client.get(path), 503, "unavailable")
+                    assert "tenantry db migrate" in problem["detail"]
+            await superuser.execute(set_revision, ("9999",))
+            app = create_app(settings, registry)
+            async with opened(app), connect(app, key) as client:
+                assert (await client.get("/readyz")).status_code == 200
+                assert (await client.get("/v1/runs")).status_code == 200
+        finally:
+            await superuser.execute(set_revision, (migrations.HEAD,))
