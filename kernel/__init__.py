@@ -69,16 +69,18 @@ from kernel.errors import (
     UnknownWorkflowError,
 )
 from kernel.events import EventType
-from kernel.execution.abort import AbortSignal
+from kernel.execution.abort import AbortReason, AbortSignal
 from kernel.execution.context import StageContext
 from kernel.execution.journal import StageJournal
 from kernel.execution.outcome import StageCompleted, StageFailed, StageOutcome, StageReleased, StageSkipped
+from kernel.execution.perform import invocation_of
 from kernel.execution.stage_runner import StageInvocation, run_stage, run_when
 from kernel.jobs import Fence, LeasedJob
 from kernel.kernel import BoundKernel, Kernel, TransactionProvider
 from kernel.states import JobStatus, RunStatus, StageStatus
 
 __all__ = [
+    "AbortReason",
     "AbortSignal",
     "AnnotationError",
     "Begun",
@@ -192,6 +194,7 @@ __all__ = [
     "WorkflowVersion",
     "beat_call",
     "heartbeats",
+    "invocation_of",
     "run_stage",
     "run_when",
     "stage",
