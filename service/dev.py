@@ -11,6 +11,7 @@ from typing import Final
 
 from kernel import Registry
 from service.cli.dev import WORKER_URL
+from service.cli.logs import log_json
 from service.cli.output import complain
 from service.cli.refusals import explain
 from service.probes import ReadinessGate
@@ -44,7 +45,7 @@ async def serve(settings: Settings, worker_url: str, registry: Registry) -> None
 
 def main() -> None:
     """Read the settings, serve, and end with 0, or 1 and a line on stderr."""
-    logging.basicConfig(level=logging.WARNING)
+    log_json(logging.WARNING)
     try:
         settings = Settings.from_environment(os.environ)
         registry = load_registry(settings.require("workflows"))

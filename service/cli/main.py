@@ -7,6 +7,7 @@ import traceback
 import typer
 
 from service.cli import databases, inspection, keys, queue, runs, servers, tenants
+from service.cli.logs import log_nothing
 from service.cli.output import complain
 from service.cli.refusals import explain
 
@@ -35,6 +36,7 @@ app.command("version")(inspection.version)
 
 def main() -> None:
     """Run the command that the arguments name and end the process with its exit status."""
+    log_nothing()
     try:
         app()
     except KeyboardInterrupt:

@@ -7,7 +7,7 @@ from service.cli.client import ApiError
 from service.embedded.errors import EmbeddedError
 from service.settings import SettingsError
 from service.tenants.errors import TenantError
-from tenancy import TenancyError
+from tenancy import DatabaseUnavailableError, TenancyError
 
 KNOWN = (ApiError, EmbeddedError, KernelError, SettingsError, TenancyError, TenantError)
 
@@ -21,7 +21,9 @@ def explain(error: BaseException) -> Iterator[str]:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     text = " ".join(str(error).split())
-    if isinstance(error, (*KNOWN, CommandError)):
+    if isinstance(error, DatabaseUnavailableError):
+        yield f"The database cannot be reached: {text}"
+    elif isinstance(error, (*KNOWN, CommandError)):
         yield text
         yield from getattr(error, "details", ())
     else:

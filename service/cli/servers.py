@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from service.cli.logs import log_json
 from service.settings import Settings
 
 Host = Annotated[str | None, typer.Option(help="The address to listen on; TENANTRY_HOST, else 127.0.0.1.")]
@@ -16,6 +17,7 @@ def api(*, host: Host = None, port: Port = None) -> None:
     """Serve the HTTP API until SIGTERM or SIGINT."""
     from service.process import run_api  # noqa: PLC0415 - a worker or a CLI call need not load the web framework
 
+    log_json()
     settings = Settings.from_environment(os.environ)
     if host is not None:
         settings = replace(settings, host=host)
@@ -37,6 +39,7 @@ def worker(
     """
     from service.worker.process import run_worker  # noqa: PLC0415 - as above
 
+    log_json()
     settings = Settings.from_environment(os.environ)
     if processes == 1:
         raise typer.Exit(run_worker(settings))
