@@ -88,7 +88,15 @@ def field_errors(error: ValidationError, text: str, prefix: str) -> list[FieldEr
     details = error.errors(include_url=False)[:MAX_ERRORS]
     if details[0]["type"] == "json_invalid":
         return [FieldError(prefix, "json_invalid", clean_text(details[0]["msg"], _MAX_MESSAGE_BYTES))]
-    document: object = json.loads(text)
+    return _faults(details, cast("object", json.loads(text)), prefix)
+
+
+def output_errors(error: ValidationError, value: object, prefix: str) -> list[FieldError]:
+    """Return the faults of a validation of a Python value, as `field_errors` does."""
+    return _faults(error.errors(include_url=False)[:MAX_ERRORS], value, prefix)
+
+
+def _faults(details: list[ErrorDetails], document: object, prefix: str) -> list[FieldError]:
     faults = [
         FieldError(
             prefix + "".join(map(pointer_token, _path(document, detail))),

@@ -62,6 +62,11 @@ class StageJournal:
         self._progress: Progress | None = None
         self._annotations: list[Annotation] = []
 
+    @property
+    def has_reports(self) -> bool:
+        """Whether log lines or progress wait to be written."""
+        return bool(self._logs or self._dropped_logs) or self._progress is not None
+
     def log(self, level: LogLevel, message: str, fields: dict[str, object]) -> None:
         """Add a log line. Fields without a JSON form are written as their text.
 

@@ -1,12 +1,11 @@
 """Runs a leased job's body outside the database: asks its `when`, then executes it, for callers that are no worker host."""
 
-from collections.abc import Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from uuid import UUID
 
 from kernel.execution.abort import AbortSignal
-from kernel.execution.journal import StageJournal
+from kernel.execution.journal import Annotation, StageJournal
 from kernel.execution.outcome import StageFailed, StageOutcome, StageSkipped
 from kernel.execution.stage_runner import StageInvocation, run_stage, run_when
 from kernel.jobs import LeasedJob
@@ -14,10 +13,10 @@ from kernel.jobs import LeasedJob
 
 @dataclass(frozen=True, slots=True)
 class Performance:
-    """What a body came to and the annotations it made (rows of key, value and payload as JSON texts)."""
+    """What a body came to and the annotations it made."""
 
     outcome: StageOutcome
-    annotations: tuple[Mapping[str, str | None], ...] = ()
+    annotations: tuple[Annotation, ...] = ()
 
 
 def invocation_of(job: LeasedJob, tenant_id: UUID, *, abort: AbortSignal, journal: StageJournal) -> StageInvocation:

@@ -7,20 +7,23 @@ timeouts, bad inputs and outputs are outcomes.
 import asyncio
 import json
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, cast
 from uuid import UUID
 
-from kernel.definition.schema import parse
+from pydantic import ValidationError
+
+from pydantic import ValidationError
+
+from kernel.definition.schema import MAX_ERRORS, parse
 from kernel.definition.workflow import PlacedStage, Workflow
 from kernel.errors import (
     FieldError,
     InvalidConfigError,
     InvalidInputError,
     InvalidOutputError,
-    KernelError,
     PayloadError,
     PayloadTooLargeError,
     StageTimeoutError,
@@ -29,9 +32,7 @@ from kernel.execution.abort import AbortSignal
 from kernel.execution.context import ContextSources, StageContext
 from kernel.execution.journal import StageJournal
 from kernel.execution.outcome import StageCompleted, StageFailed, StageOutcome, error_text, failure_of
-from kernel.payloads import dump_typed
-
-T = TypeVar("T")
+from kernel.payloads import clean_text, dump_typed, pointer_token
 
 
 @dataclass(slots=True)
@@ -81,7 +82,7 @@ async def run_when(invocation: StageInvocation, threads: Executor | None = None)
     if isinstance(context, StageFailed):
         return context
     answer = await _guarded(invocation, lambda: _call_when(invocation, context, threads))
-    return answer if isinstance(answer, StageFailed) else _truth(answer)
+    return answer if isinstance(answer, StageFailed) else _truth(invocation, answer)
 
 
 async def run_stage(invocation: StageInvocation, threads: Executor | None = None) -> StageOutcome:
@@ -192,8 +193,87 @@ async def _in_thread(invocation: StageInvocation, threads: Executor | None, call
             result = await asyncio.wrap_future(_submit(invocation, threads, lambda: context.run(run)))
     finally:
         is_waiting = False
-    if isinstance(result, _Raised):
-        if isinstance(result.error, KeyboardInterrupt | asyncio.CancelledError):
-            return failure_of(result.error, invocation.placed.stage.no_retry_on)
-        raise result.error
-    return result
+    return failure_of(result.error, invocation.placed.stage.no_retry_on) if isinstance(result, _Raised) else result
+
+
+def _submit(invocation: StageInvocation, threads: Executor | None, call: Callable[[], object]) -> "Future[object]":
+    """Start a function in a thread of the host's, or in one of its own."""
+    pool = ThreadPoolExecutor(1, "tenantry-stage") if threads is None else threads
+    future = pool.submit(call)
+    if threads is None:
+        pool.shutdown(wait=False)
+    invocation.thread = future
+    return future
+
+
+def _context(invocation: StageInvocation, *, is_body: bool) -> _Context | StageFailed:
+    """Validate input and config and return the context, or the failure that no retry can mend."""
+    stage = invocation.placed.stage
+    given: object = None
+    if stage.input_adapter is not None:
+        given, errors = parse(stage.input_adapter, invocation.input, "/input")
+        if errors:
+            return StageFailed(error_text(InvalidInputError(errors)), code="INVALID_INPUT", retryable=False)
+    config, errors = _own_config(invocation)
+    if errors:
+        return StageFailed(error_text(InvalidConfigError(errors)), code="INVALID_CONFIG", retryable=False)
+    return StageContext(
+        tenant_id=invocation.tenant_id,
+        run_id=invocation.run_id,
+        workflow_id=invocation.workflow.id,
+        stage_id=stage.id,
+        attempt=invocation.attempt,
+        config=config,
+        abort_signal=invocation.abort,
+        given_input=given,
+        sources=ContextSources(
+            outputs=invocation.outputs,
+            journal=invocation.journal,
+            is_async=stage.is_async,
+            input_text=None if stage.takes_input else invocation.input,
+            steps=invocation.steps if is_body else None,
+        ),
+    )
+
+
+def _own_config(invocation: StageInvocation) -> tuple[Any, list[FieldError]]:
+    stage = invocation.placed.stage
+    own: object = {}
+    if invocation.config != "{}":
+        own = cast("dict[str, object]", json.loads(invocation.config)).get(stage.id, {})
+    if stage.config_adapter is None:
+        return own, []
+    text = "{}" if own == {} else json.dumps(own, ensure_ascii=False)
+    return parse(stage.config_adapter, text, "/config" + pointer_token(stage.id))
+
+
+def _completed(invocation: StageInvocation, result: object) -> StageOutcome:
+    """Validate and encode what the body returned; an output that cannot be stored is not retried."""
+    adapter = invocation.placed.stage.output_adapter
+    limit = invocation.max_output_bytes
+    try:
+        text = dump_typed(adapter, adapter.validate_python(result))
+        # Once more from the text: a model that was built or changed without validation passes the first time, and what
+        # is stored must be readable for the stages to come.
+        _, errors = parse(adapter, text, "/output")
+        size_bytes = len(text.encode()) if limit is not None and len(text) * 4 > limit else 0
+    except ValidationError as error:
+        errors = output_errors(error, result, "/output")
+    except PayloadError as error:
+        errors = [error.below("/output")]
+    except Exception as error:  # noqa: BLE001 - a model's validators and serializers are foreign code
+        errors = [FieldError("/output", "not_serializable", error_text(error))]
+    else:
+        if not errors and limit is not None and size_bytes > limit:
+            too_large = PayloadTooLargeError(size_bytes, limit)
+            return StageFailed(error_text(too_large), code="INVALID_OUTPUT", retryable=False)
+        if not errors:
+            return StageCompleted(text)
+    return StageFailed(error_text(InvalidOutputError(errors)), code="INVALID_OUTPUT", retryable=False)
+
+
+def _truth(invocation: StageInvocation, answer: object) -> bool | StageFailed:
+    try:
+        return bool(answer)
+    except Exception as error:  # noqa: BLE001 - foreign code
+        return failure_of(error, invocation.placed.stage.no_retry_on)
