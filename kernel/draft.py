@@ -12,6 +12,7 @@ from typing import Any
 from kernel.changes import Changes
 from kernel.definition.workflow import PlacedStage, Workflow
 from kernel.events import EventType
+from kernel.execution.journal import Annotation
 from kernel.jobs import Fence, LeasedJob
 from kernel.locking import LockedRun, StageRow
 from kernel.states import TERMINAL_STAGE_STATUSES, JobStatus, RunStatus, StageStatus
@@ -311,7 +312,7 @@ class RunDraft:
         """Give a PENDING stage that has lost its job a new one."""
         self._create_job(placed, status=JobStatus.PENDING, ready=True)
 
-    def annotate(self, stage: StageRow, annotations: Iterable[Mapping[str, str | None]]) -> None:
+    def annotate(self, stage: StageRow, annotations: Iterable[Annotation]) -> None:
         """Keep the annotations that a body made, each with its event."""
         for annotation in annotations:
             self.changes.insert_annotations.append(
@@ -319,11 +320,13 @@ class RunDraft:
                     "run_id": self.run.run_id,
                     "stage_id": stage.stage_id,
                     "attempt": stage.attempt,
+                    "key": annotation.key,
+                    "value": annotation.value,
+                    "payload": annotation.payload,
                     "now": self.now,
-                    **annotation,
                 }
             )
-            self.emit(EventType.ANNOTATION_CREATED, stage_id=stage.stage_id, key=annotation["key"])
+            self.emit(EventType.ANNOTATION_CREATED, stage_id=stage.stage_id, key=annotation.key)
 
     # -- items ----------------------------------------------------------------------------------------------------------
 

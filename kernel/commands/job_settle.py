@@ -5,7 +5,7 @@ run's transition. The next group's jobs are created leased to the same worker wh
 does not wait for a poll between its stages.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import ClassVar, Literal
@@ -16,6 +16,7 @@ from kernel.changes import Changes
 from kernel.command import Command, Scope, handles
 from kernel.commands.job_claim import DEFERRAL
 from kernel.draft import LeaseBudget, RunDraft
+from kernel.execution.journal import Annotation
 from kernel.execution.outcome import StageCompleted, StageFailed, StageOutcome, StageReleased, StageSkipped
 from kernel.fencing import Fenced, Hold, lock_fenced
 from kernel.jobs import LeasedJob
@@ -29,11 +30,11 @@ RACE_DELAY = timedelta(seconds=2)
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """A leased job and what its body came to; `annotations` are rows of key, value and payload (JSON texts)."""
+    """A leased job, what its body came to and what it noted."""
 
     job: LeasedJob
     outcome: StageOutcome
-    annotations: tuple[Mapping[str, str | None], ...] = ()
+    annotations: tuple[Annotation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

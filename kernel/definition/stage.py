@@ -31,7 +31,12 @@ def check_id(value: object, what: str) -> str:
     Raises:
         InvalidOptionError: it is none.
     """
-    if isinstance(value, str) and 1 <= len(value) <= MAX_ID_LENGTH and value.isprintable() and clean_text(value) == value:
+    if (
+        isinstance(value, str)
+        and 1 <= len(value) <= MAX_ID_LENGTH
+        and value.isprintable()
+        and clean_text(value) == value
+    ):
         return value
     message = f"{what}: an id is a string of 1 to {MAX_ID_LENGTH} printable characters, not {value!r}"
     raise InvalidOptionError(message)

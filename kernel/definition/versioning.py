@@ -38,11 +38,7 @@ def structure_of(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _stripped(schema: Mapping[str, Any], names: dict[str, str]) -> dict[str, Any]:
-    return {
-        key: _stripped_value(key, schema[key], names)
-        for key in sorted(schema)
-        if key not in _TEXTS
-    }
+    return {key: _stripped_value(key, schema[key], names) for key in sorted(schema) if key not in _TEXTS}
 
 
 def _stripped_value(key: str, value: object, names: dict[str, str]) -> object:

@@ -23,7 +23,9 @@ def parse_duration(value: Duration, *, name: str = "duration", allow_zero: bool 
     """
     seconds = _seconds(value)
     if seconds is None:
-        message = f"{name}: {value!r} is no duration; write a timedelta, seconds, or one of '250ms' '30s' '5m' '24h' '7d'"
+        message = (
+            f"{name}: {value!r} is no duration; write a timedelta, seconds, or one of '250ms' '30s' '5m' '24h' '7d'"
+        )
         raise InvalidDurationError(message)
     if not 0 <= seconds <= MAX_SECONDS:
         message = f"{name}: {value!r} is out of range"

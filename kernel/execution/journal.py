@@ -154,7 +154,9 @@ def _fields_text(fields: dict[str, object]) -> str:
 def _storable(value: Any) -> Any:
     """Return plain texts cleaned; everything else is left to the encoder."""
     if isinstance(value, dict):
-        return {key: clean_text(item, MAX_FIELDS_BYTES) if isinstance(item, str) else item for key, item in value.items()}
+        return {
+            key: clean_text(item, MAX_FIELDS_BYTES) if isinstance(item, str) else item for key, item in value.items()
+        }
     return value
 
 

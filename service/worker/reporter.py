@@ -54,7 +54,10 @@ def _report_of(executions: list[Execution]) -> JobReport:
     for execution in executions:
         job = execution.job
         who = {"run_id": job.run_id, "stage_id": job.stage_id, "attempt": job.attempt}
-        logs += [{**who, **line} for line in execution.journal.drain_logs()]
+        logs += [
+            {**who, "level": line.level, "message": line.message, "fields": line.fields, "created_at": line.logged_at}
+            for line in execution.journal.drain_logs()
+        ]
         latest = execution.journal.take_progress()
         if latest is not None:
             progress.append(Progress(job.fence, latest.fraction, latest.message))
