@@ -13,7 +13,7 @@ Uniform = Callable[[float, float], float]
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How a delay grows: by `factor` with each failure, up to `max_delay_s`; `has_jitter` draws from zero to the delay."""
+    """How a delay grows: by `factor` with each failure, up to `max_delay_s`; jitter draws from zero to the delay."""
 
     factor: float = 1.0
     max_delay_s: float = MAX_SECONDS
@@ -21,7 +21,7 @@ class Backoff:
 
 
 def retry_delay_s(attempt: int, *, has_jitter: bool = False, uniform: Uniform = random.uniform) -> float:
-    """Return the seconds between the failure of a stage's 1-based `attempt` and the next: 2^attempt, at most an hour."""
+    """Return the seconds to wait after a stage's 1-based `attempt` failed: 2^attempt, at most an hour."""
     delay_s = min(2.0 ** min(max(attempt, 0), 12), MAX_STAGE_DELAY_S)
     return uniform(0.0, delay_s) if has_jitter else delay_s
 

@@ -6,6 +6,7 @@ for, value by value, only when one of them hits.
 """
 
 import json
+from collections.abc import Iterable
 from math import isfinite
 from typing import Any, cast
 
@@ -102,12 +103,16 @@ def _has_text_keys(value: object) -> bool:
         item = pending.pop()
         if isinstance(item, dict):
             mapping = cast("dict[object, object]", item)
-            if not all([type(key) is str or isinstance(key, str) for key in mapping]):
+            if not all(isinstance(key, str) for key in mapping):
                 return False
-            pending.extend([child for child in mapping.values() if isinstance(child, _CONTAINERS)])
+            pending.extend(_nested(mapping.values()))
         else:
-            pending.extend([child for child in cast("list[object]", item) if isinstance(child, _CONTAINERS)])
+            pending.extend(_nested(cast("list[object]", item)))
     return True
+
+
+def _nested(values: Iterable[object]) -> list[object]:
+    return [child for child in values if isinstance(child, _CONTAINERS)]
 
 
 def _refuse(value: object) -> None:
@@ -118,7 +123,7 @@ def _refuse(value: object) -> None:
         if isinstance(item, _CONTAINERS):
             if depth > MAX_DEPTH:
                 raise PayloadError(pointer, "too_deep", f"nested more than {MAX_DEPTH} levels deep")
-            pending.extend(reversed([(at, depth + 1, child) for at, child in _children(pointer, item)]))
+            pending.extend(reversed([(at, depth + 1, child) for at, child in _children(pointer, cast("object", item))]))
         else:
             _refuse_scalar(pointer, item)
 

@@ -8,9 +8,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import FrameType
-from typing import Annotated, cast
+from typing import Annotated, cast, get_args, get_origin
 
-from typing_extensions import get_args, get_origin, get_type_hints
+from typing_extensions import get_type_hints
 
 from kernel.errors import AnnotationError
 from kernel.execution.context import StageContext

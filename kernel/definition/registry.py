@@ -1,6 +1,7 @@
 """The workflows that a process serves."""
 
 from collections.abc import Iterable
+from typing import cast
 
 from kernel.definition.workflow import Workflow
 from kernel.errors import BuilderError, DefinitionVersionConflictError, DuplicateWorkflowError
@@ -20,7 +21,7 @@ class Registry:
         """
         by_id: dict[str, Workflow] = {}
         for workflow in workflows:
-            if not isinstance(workflow, Workflow):
+            if not isinstance(cast("object", workflow), Workflow):
                 message = f"{workflow!r} is no workflow; call .build()"
                 raise BuilderError(message)
             if (other := by_id.get(workflow.id)) is not None:

@@ -5,12 +5,11 @@ Everything is validated from JSON text, so that a run means the same whether it 
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import ErrorDetails
-from typing_extensions import get_args
 
 from kernel.errors import AnnotationError, FieldError
 from kernel.payloads import clean_text, pointer_token
@@ -72,7 +71,8 @@ def output_schema(adapter: Adapter, what: str) -> JsonSchema:
 def parse(adapter: Adapter, text: str, prefix: str) -> tuple[Any, list[FieldError]]:
     """Validate JSON text: return the value and no errors, or None and at least one error below `prefix`.
 
-    A validator that raises something unexpected is a fault of the value like any other: one value must not stop a batch.
+    A validator that raises something unexpected is a fault of the value like any other: one value must not stop a
+    batch.
     """
     try:
         return adapter.validate_json(text), []
@@ -128,8 +128,8 @@ def _adapter(annotation: object) -> Adapter:
 def _path(document: object, detail: ErrorDetails) -> list[str | int]:
     """Map Pydantic's location onto the document.
 
-    Kept are the segments that lead further into it, and the name of what is missing. Dropped are labels of unions and of
-    validators. A fault of an object's key is the object's.
+    Kept are the segments that lead further into it, and the name of what is missing. Dropped are labels of unions
+    and of validators. A fault of an object's key is the object's.
     """
     location, at, path = detail["loc"], document, list[str | int]()
     is_key_fault = bool(location) and location[-1] == _KEY and isinstance(detail["input"], str)

@@ -202,7 +202,7 @@ class StageDecorator(Protocol):
     def __call__(self, function: Callable[Concatenate[StageContext[C], P], O], /) -> Stage[C, P, O, O]: ...
 
 
-def stage(
+def stage(  # noqa: PLR0913 - the options that users type
     id: str,  # noqa: A002 - the word that users type
     *,
     name: str | None = None,
@@ -232,7 +232,11 @@ def stage(
     frame = defining_frame(1)
 
     def decorate(function: Callable[Concatenate[StageContext[Any], ...], Any]) -> AnyStage:
-        if not callable(function) or inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        if (
+            not callable(cast("object", function))
+            or inspect.isasyncgenfunction(function)
+            or inspect.isgeneratorfunction(function)
+        ):
             message = f"stage {id!r}: a stage is a function or coroutine function, not {function!r}"
             raise InvalidOptionError(message)
         return Stage(function, options, frame)
@@ -257,7 +261,7 @@ def _checked_attempts(max_attempts: object, stage_id: str) -> int:
 
 
 def _checked_when(when: When | None, stage_id: str) -> When | None:
-    if when is None or callable(when):
+    if when is None or callable(cast("object", when)):
         return when
     message = f"stage {stage_id!r}: when is a function of the context"
     raise InvalidOptionError(message)

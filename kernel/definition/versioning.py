@@ -54,7 +54,7 @@ def _stripped_value(key: str, value: object, names: dict[str, str]) -> object:
             return {tag: _renamed(mapping[tag], names) for tag in sorted(mapping)}
         if key in _NAMED:
             return {name: _stripped_item(mapping[name], names) for name in sorted(mapping)}
-    return _stripped_item(value, names)
+    return _stripped_item(cast("object", value), names)
 
 
 def _stripped_item(value: object, names: dict[str, str]) -> object:

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import cast
 
+from kernel.definition.annotations import defining_frame
 from kernel.definition.schema import Adapter, JsonSchema, input_schema, make_adapter, parse
 from kernel.definition.stage import AnyStage, Stage, check_id
-from kernel.definition.annotations import defining_frame
 from kernel.definition.versioning import structure_hash, structure_of
 from kernel.errors import (
     DuplicateStageIdError,

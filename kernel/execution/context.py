@@ -34,7 +34,8 @@ class HasOutput(Protocol[O_co]):
 class ContextSources:
     """Where a context has its things from; JSON texts by stage id in `outputs`.
 
-    `input_text` is what the stage receives, for a body without an input parameter; `steps` is None where there are none.
+    `input_text` is what the stage receives, for a body without an input parameter; `steps` is None where there are
+    none.
     """
 
     outputs: Mapping[str, str]

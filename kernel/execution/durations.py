@@ -18,8 +18,8 @@ def parse_duration(value: Duration, *, name: str = "duration", allow_zero: bool 
     """Return a duration in seconds.
 
     Raises:
-        InvalidDurationError: a `ValueError`; the value is of no known form, negative, not finite, longer than a century,
-            or zero where that makes no sense. The text names the option.
+        InvalidDurationError: a `ValueError`; the value is of no known form, negative, not finite, longer than a
+        century, or zero where that makes no sense. The text names the option.
     """
     seconds = _seconds(value)
     if seconds is None:

@@ -5,10 +5,10 @@ log lines over the bound are counted, not kept.
 """
 
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from math import isfinite
 from threading import Lock
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from pydantic_core import to_json
 
@@ -135,7 +135,7 @@ class StageJournal:
 
 
 def _now() -> datetime:
-    return datetime.now(timezone.utc)
+    return datetime.now(UTC)
 
 
 def _fields_text(fields: dict[str, object]) -> str:
@@ -151,13 +151,9 @@ def _fields_text(fields: dict[str, object]) -> str:
     return dump({clean_text(key, 200): clean_text(_text(value), 1_000) for key, value in list(fields.items())[:50]})
 
 
-def _storable(value: Any) -> Any:
+def _storable(value: dict[str, object]) -> dict[str, object]:
     """Return plain texts cleaned; everything else is left to the encoder."""
-    if isinstance(value, dict):
-        return {
-            key: clean_text(item, MAX_FIELDS_BYTES) if isinstance(item, str) else item for key, item in value.items()
-        }
-    return value
+    return {key: clean_text(item, MAX_FIELDS_BYTES) if isinstance(item, str) else item for key, item in value.items()}
 
 
 def _text(value: object) -> str:

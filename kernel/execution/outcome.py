@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from kernel.errors import ExecutionError, StageAbortedError, Terminal
 from kernel.payloads import clean_text
@@ -53,7 +53,7 @@ def failure_of(error: BaseException, no_retry_on: ExceptionTypes = ()) -> StageF
     return StageFailed(
         error=error_text(members[0] if len(members) == 1 else error),
         code="STAGE_ABORTED" if is_abort else "STAGE_FAILED",
-        retryable=not any(_is_final(member, no_retry_on) for member in members),
+        retryable=not any(_is_final(member, no_retry_on) for member in (error, *members)),
     )
 
 
@@ -74,13 +74,13 @@ def _is_final(error: BaseException, no_retry_on: ExceptionTypes) -> bool:
 
 
 def _members(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exceptions that are no groups; a group named in `no_retry_on` by its own class counts as itself too."""
+    """Yield an exception, or the members of a group that are no groups themselves."""
     pending: list[BaseException] = [error]
     for _ in range(_MAX_MEMBERS):
         if not pending:
             return
         item = pending.pop()
         if isinstance(item, BaseExceptionGroup):
-            pending.extend(reversed(item.exceptions))
+            pending.extend(reversed(cast("BaseExceptionGroup[BaseException]", item).exceptions))
         else:
             yield item

@@ -1,4 +1,4 @@
-"""Runs a leased job's body outside the database: asks its `when`, then executes it, for callers that are no worker host."""
+"""Runs a leased job's body outside the database, its `when` first, for callers that are no worker host."""
 
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass

@@ -5,19 +5,19 @@ timeouts, bad inputs and outputs are outcomes.
 """
 
 import asyncio
+import inspect
 import json
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, cast
+from types import TracebackType
+from typing import Any, Self, TypeAlias, cast
 from uuid import UUID
 
 from pydantic import ValidationError
 
-from pydantic import ValidationError
-
-from kernel.definition.schema import MAX_ERRORS, parse
+from kernel.definition.schema import output_errors, parse
 from kernel.definition.workflow import PlacedStage, Workflow
 from kernel.errors import (
     FieldError,
@@ -32,7 +32,7 @@ from kernel.execution.abort import AbortSignal
 from kernel.execution.context import ContextSources, StageContext
 from kernel.execution.journal import StageJournal
 from kernel.execution.outcome import StageCompleted, StageFailed, StageOutcome, error_text, failure_of
-from kernel.payloads import clean_text, dump_typed, pointer_token
+from kernel.payloads import dump_typed, pointer_token
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ _Context: TypeAlias = StageContext[Any]
 
 
 async def run_when(invocation: StageInvocation, threads: Executor | None = None) -> bool | StageFailed:
-    """Ask the stage's `when`; True when it has none. A `when` that raises or takes longer than the timeout is a failure."""
+    """Ask the stage's `when`; True when it has none. One that raises, or outlasts the timeout, is a failed attempt."""
     when = invocation.placed.stage.when
     if when is None:
         return True
@@ -100,16 +100,16 @@ async def run_stage(invocation: StageInvocation, threads: Executor | None = None
 
 async def _call_body(invocation: StageInvocation, context: _Context, threads: Executor | None) -> object:
     stage = invocation.placed.stage
-    arguments = (context, context.given_input) if stage.takes_input else (context,)
+    inputs = (context.given_input,) if stage.takes_input else ()
     if stage.is_async:
         async with _Deadline(stage.timeout):
-            return await stage.function(*arguments)
-    return await _in_thread(invocation, threads, lambda: stage.function(*arguments))
+            return await stage.function(context, *inputs)
+    return await _in_thread(invocation, threads, lambda: stage.function(context, *inputs))
 
 
 async def _call_when(invocation: StageInvocation, context: _Context, threads: Executor | None) -> object:
     when = cast("Callable[[_Context], object]", invocation.placed.stage.when)
-    if asyncio.iscoroutinefunction(when):
+    if inspect.iscoroutinefunction(when):
         async with _Deadline(invocation.placed.stage.timeout):
             return await when(context)
     answer = await _in_thread(invocation, threads, lambda: when(context))
@@ -146,12 +146,14 @@ class _Deadline:
         self._timeout_s = timeout_s
         self._scope = None if timeout_s is None else asyncio.timeout(timeout_s if is_started else None)
 
-    async def __aenter__(self) -> "_Deadline":
+    async def __aenter__(self) -> Self:
         if self._scope is not None:
             await self._scope.__aenter__()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._scope is None or self._timeout_s is None:
             return
         try:
