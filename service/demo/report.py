@@ -17,13 +17,22 @@ def render_report(name: str, run: Mapping[str, Any]) -> RenderableType:
     report = run.get("output")
     if run.get("status") != "COMPLETED" or not isinstance(report, dict):
         error = (run.get("error") or {}).get("message", "it did not complete")
-        return Panel(Text(str(error), style="red"), title=Text(f"{name}: {run.get('status')}"), title_align="left")
+        return Panel(
+            Text(str(error), style="red"), title=Text(f"{name}: {run.get('status')}"), title_align="left", expand=False
+        )
     heading = Text(
         f"{report['lines']} lines: {report['accepted']} invoices accepted, {report['rejected']} lines rejected, "
         f"{report['decimal_commas']} amounts with a decimal comma"
     )
-    parts: list[RenderableType] = [heading, _sums(report), _customers(report), _duplicates(report), _rejects(report)]
-    return Panel(Group(*parts), title=Text(f"{name}: {report['filename']}"), title_align="left")
+    parts: list[RenderableType] = [
+        heading,
+        _sums(report),
+        _customers(report),
+        _duplicates(report),
+        _rejects(report),
+        _reasons(report),
+    ]
+    return Panel(Group(*parts), title=Text(f"{name}: {report['filename']}"), title_align="left", expand=False)
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -57,14 +66,18 @@ def _duplicates(report: Mapping[str, Any]) -> Table:
 
 
 def _rejects(report: Mapping[str, Any]) -> Table:
-    reasons = ", ".join(f"{count} {reason}" for reason, count in report["reasons"].items())
-    table = _table(f"Rejects: {reasons or 'none'}", "line", "reason", "message")
+    table = _table("Rejects", "line", "reason", "message")
     for reject in report["rejects"][:SHOWN_REJECTS]:
         table.add_row(*_texts(reject, "line", "reason", "message"))
     hidden = len(report["rejects"]) - SHOWN_REJECTS
     if hidden > 0:
         table.add_row("", "", Text(f"and {hidden} more in the run's output", style="dim"))
     return table
+
+
+def _reasons(report: Mapping[str, Any]) -> Text:
+    counts = ", ".join(f"{count} {reason}" for reason, count in report["reasons"].items())
+    return Text(f"All rejects: {counts or 'none'}")
 
 
 def _texts(item: Mapping[str, Any], *columns: str) -> list[Text]:

@@ -4,7 +4,9 @@ import time
 from importlib.metadata import version
 
 import pytest
+from typer.testing import CliRunner
 
+from service.cli.main import app
 from tests.service.cli.conftest import CommandLine
 from tests.support.system import free_port
 
@@ -35,11 +37,17 @@ def test_version_is_one_json_document(tenantry: CommandLine) -> None:
         ("api", "--port", "http"),
     ],
 )
-def test_wrong_usage_ends_with_2_and_says_so_on_stderr(tenantry: CommandLine, arguments: tuple[str, ...]) -> None:
-    answer = tenantry(*arguments)
-    assert answer.status == 2
-    assert answer.out == ""
-    assert answer.err
+def test_wrong_usage_ends_with_2_and_says_so_on_stderr(arguments: tuple[str, ...]) -> None:
+    answer = CliRunner().invoke(app, arguments)
+    assert answer.exit_code == 2
+    assert answer.stdout == ""
+    assert answer.stderr
+
+
+def test_wrong_usage_of_the_process_ends_with_2(tenantry: CommandLine) -> None:
+    answer = tenantry("run", "start", "w", "--json")
+    assert (answer.status, answer.out) == (2, "")
+    assert "--input" in answer.err
 
 
 @pytest.mark.parametrize(
@@ -53,7 +61,7 @@ def test_wrong_usage_ends_with_2_and_says_so_on_stderr(tenantry: CommandLine, ar
         (("run", "list"), "api_key"),
         (("queue",), "api_key"),
         (("api",), "database_url"),
-        (("worker",), "database_url"),
+        (("worker",), "workflows"),
     ],
 )
 def test_a_missing_setting_is_one_line_that_names_it(
