@@ -225,7 +225,8 @@ class RunDraft:
         )
         self.stages[placed.stage.id].job_status = JobStatus(str(values["status"]))
 
-    # -- a stage under its job's fence ----------------------------------------------------------------------------------
+    # -- a stage under its job's fence
+    # ----------------------------------------------------------------------------------
 
     def lease_job(self, stage: StageRow, job_attempt: int, worker_id: str) -> Fence:
         """Lease a queued job: its attempt counts up, and the clock of this transaction becomes its fence."""
@@ -305,7 +306,9 @@ class RunDraft:
             if stage.status not in TERMINAL_STAGE_STATUSES:
                 self._settled(stage, StageStatus.FAILED, None, error_message=error)
                 self.drop_job(stage.stage_id)
-                self.emit(EventType.STAGE_FAILED, stage_id=stage.stage_id, attempt=stage.attempt, code=code, error=error)
+                self.emit(
+                    EventType.STAGE_FAILED, stage_id=stage.stage_id, attempt=stage.attempt, code=code, error=error
+                )
         self.finish(RunStatus.FAILED, error={"code": code, "message": error, "stage_id": None})
 
     def requeue(self, placed: PlacedStage) -> None:
@@ -328,7 +331,8 @@ class RunDraft:
             )
             self.emit(EventType.ANNOTATION_CREATED, stage_id=stage.stage_id, key=annotation.key)
 
-    # -- items ----------------------------------------------------------------------------------------------------------
+    # -- items
+    # ----------------------------------------------------------------------------------------------------------
 
     def _settled(self, stage: StageRow, status: StageStatus, fence: Fence | None, **values: object) -> None:
         settled = {"settled_attempt": fence.attempt, "settled_started_at": fence.started_at} if fence else {}

@@ -33,7 +33,10 @@ async def draft_held_runs(
 
 
 def draft_of(row: Row, changes: Changes, stages: dict[str, StageRow], scope: Scope) -> RunDraft:
-    """Return the draft of a run from its locked row and its stages; input and config are taken where the row has them."""
+    """Return the draft of a run from its locked row and its stages.
+
+    Input and config are taken where the row has them.
+    """
     run = locked_run(row)
     return RunDraft(
         run,

@@ -32,8 +32,8 @@ class Fenced:
 async def lock_fenced(tx: TenantTransaction, fences: Iterable[Fence], *, wait: bool) -> Fenced:
     """Lock the leases' runs, then read their jobs in a later statement, both in one message.
 
-    Without `wait` nothing is waited for: what somebody holds is BUSY. With it, runs are waited for, and a job row that a
-    heartbeat holds counts as had, because the write that follows will wait for it too.
+    Without `wait` nothing is waited for: what somebody holds is BUSY. With it, runs are waited for, and a job row
+    that a heartbeat holds counts as had, because the write that follows will wait for it too.
     """
     asked = list(fences)
     runs_call = lock_runs((fence.run_id for fence in asked), wait=wait)

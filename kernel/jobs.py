@@ -23,8 +23,10 @@ class Fence:
 class LeasedJob:
     """A stage leased to a worker.
 
-    `attempt` is the stage's (what the body sees), `fence.attempt` the job's (what the retry budget counts). `outputs` holds
-    the JSON texts of the run's completed stages, `run_input` and `run_config` those the run was created with. `begun` is
+    `attempt` is the stage's (what the body sees), `fence.attempt` the job's (what the retry budget counts).
+    `outputs` holds
+    the JSON texts of the run's completed stages, `run_input` and `run_config` those the run was created with.
+    `begun` is
     false while the stage's `when` is still to be asked. `queue_wait_ms` runs from the moment the job was due.
     """
 

@@ -24,9 +24,10 @@ __all__ = ["BoundKernel", "Kernel", "TransactionProvider", "commands"]
 class Kernel:
     """Carries out commands for the workflows of a registry.
 
-    A host passes `transactions`, a provider of one transaction a tenant (`Database.transaction`), and may then dispatch with a `tenant_id` alone.
-    Whoever has a transaction open dispatches with it, or binds the kernel to it. `skip_interactive_transactions` says that no
-    provider is ever to be used: each command needs the caller's transaction.
+    A host passes `transactions`, a provider of one transaction a tenant (`Database.transaction`), and may then
+    dispatch with a `tenant_id` alone.
+    Whoever has a transaction open dispatches with it, or binds the kernel to it. `skip_interactive_transactions`
+    says that no provider is ever to be used: each command needs the caller's transaction.
     """
 
     def __init__(
@@ -45,7 +46,8 @@ class Kernel:
     ) -> R:
         """Carry out a command in `tx`, or, without one, in transactions of the provider's for `tenant_id`.
 
-        With `tx` every statement runs in it, body and settle of `job.execute` included. A refused command leaves it usable.
+        With `tx` every statement runs in it, body and settle of `job.execute` included. A refused command leaves it
+        usable.
 
         Raises:
             TransactionRequiredError: neither a transaction nor a provider and a tenant were given.

@@ -1,6 +1,7 @@
 """Takes the locks that everything else stands on, and reads what may be read once they are held.
 
-Rule (semantics.md, "Lock first"): lock the run rows in a statement of their own, in key order; decide from later statements.
+Rule (semantics.md, "Lock first"): lock the run rows in a statement of their own, in key order; decide from later
+statements.
 """
 
 import json

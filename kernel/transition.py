@@ -55,7 +55,10 @@ def group_output(workflow: Workflow, group: int, outputs: Mapping[str, str]) -> 
 
 
 def stage_input(workflow: Workflow, group: int, outputs: Mapping[str, str], run_input: str) -> str:
-    """Return the JSON text that the stages of a group receive: what the last group that ran handed on, else the run's input."""
+    """Return the JSON text that the stages of a group receive.
+
+    What the last group that ran handed on, else the run's input.
+    """
     for earlier in range(group - 1, 0, -1):
         handed_on = group_output(workflow, earlier, outputs)
         if handed_on is not None:

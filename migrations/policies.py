@@ -11,8 +11,8 @@ ALL = ("select", "insert", "update", "delete")
 class Access:
     """Who may do what with a table.
 
-    `tenant` is what `tenantry_tenant` may, whole table; `tenant_columns` and `scheduler` are column grants, by privilege. `operator` sees
-    and does everything, across tenants.
+    `tenant` is what `tenantry_tenant` may, whole table; `tenant_columns` and `scheduler` are column grants, by
+    privilege. `operator` sees and does everything, across tenants.
     """
 
     tenant: Sequence[str] = ALL
@@ -31,7 +31,8 @@ def protect(table: str, access: Access) -> list[str]:
     ]
     if access.has_tenant_policy:
         statements.append(
-            f"create policy tenant_isolation on {name} for all to public using ({TENANT_POLICY}) with check ({TENANT_POLICY})"
+            f"create policy tenant_isolation on {name} for all to public"
+            f" using ({TENANT_POLICY}) with check ({TENANT_POLICY})"
         )
     if access.tenant:
         statements.append(f"grant {', '.join(access.tenant)} on {name} to tenantry_tenant")

@@ -1,8 +1,9 @@
 """The roles of tenancy-and-data.md: created where they are missing, never changed where they exist.
 
-Roles belong to the cluster, not to the database: they may be there from another database, and several migrations may create
-them at once. Logins are NOINHERIT before anything is granted to them: with INHERIT an unbound connection would read every
-tenant's rows through the scheduler's policy.
+Roles belong to the cluster, not to the database: they may be there from another database, and several migrations may
+create
+them at once. Logins are NOINHERIT before anything is granted to them: with INHERIT an unbound connection would read
+every tenant's rows through the scheduler's policy.
 """
 
 from dataclasses import dataclass
@@ -107,8 +108,8 @@ def _grant(connection: Connection[tuple[object, ...]], member: str, group: str) 
 def _join_owner(connection: Connection[tuple[object, ...]], refused: list[str]) -> None:
     """Make sure that the migrating user can act as the owner."""
     (can,) = connection.execute(
-        "select coalesce((select pg_has_role(current_user, oid, 'MEMBER') from pg_roles where rolname = 'tenantry_owner'),"
-        " false)"
+        "select coalesce((select pg_has_role(current_user, oid, 'MEMBER') from pg_roles"
+        " where rolname = 'tenantry_owner'), false)"
     ).fetchone() or (False,)
     (is_superuser,) = connection.execute("select rolsuper from pg_roles where rolname = current_user").fetchone() or (
         False,

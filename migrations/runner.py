@@ -32,7 +32,8 @@ HEAD: str = ScriptDirectory.from_config(_config()).get_current_head() or ""
 def upgrade(direct_url: str) -> None:
     """Create what roles are missing, then migrate in one transaction as `tenantry_owner`.
 
-    The transaction first takes an advisory lock that ends with it: of many that start at once one migrates, the others wait up
+    The transaction first takes an advisory lock that ends with it: of many that start at once one migrates, the
+    others wait up
     to a minute and find nothing left to do. Needs a direct connection: a pooler would tear lock and session apart.
 
     Raises:
@@ -59,7 +60,10 @@ def upgrade(direct_url: str) -> None:
 
 
 def status(direct_url: str) -> dict[str, object]:
-    """Return `{current, head, pending}`: the revision of the database, the build's, and those in between, oldest first."""
+    """Return `{current, head, pending}`.
+
+    The revision of the database, the build's, and those in between, oldest first.
+    """
     engine = _engine(direct_url)
     try:
         with engine.connect() as connection:

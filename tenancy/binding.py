@@ -1,10 +1,10 @@
 """Binds a caller's own transaction to a tenant, and refuses what would not be isolated.
 
-The caller's role stays: its own tables need it. Everything is read back in a second statement, because outside a transaction
-a transaction-local setting is gone again by then.
+The caller's role stays: its own tables need it. Everything is read back in a second statement, because outside a
+transaction a transaction-local setting is gone again by then.
 """
 
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 from uuid import UUID
 
 import asyncpg
@@ -17,14 +17,15 @@ from tenancy.errors import NoTransactionError, TenantMismatchError
 from tenancy.transaction import Adapter, AsyncpgAdapter, PsycopgAdapter, SqlAlchemyAdapter, TenantTransaction
 
 CallerConnection: TypeAlias = (
-    AsyncConnection | AsyncSession | psycopg.AsyncConnection[Any] | asyncpg.Connection  # type: ignore[type-arg]
+    AsyncConnection | AsyncSession | psycopg.AsyncConnection[Any] | asyncpg.Connection
 )
 
 
 async def bind(connection: CallerConnection, tenant_id: UUID) -> TenantTransaction:
     """Bind a caller's open transaction to a tenant, for this transaction only.
 
-    Takes a SQLAlchemy AsyncConnection or AsyncSession (asyncpg or psycopg), an asyncpg.Connection or a psycopg.AsyncConnection. On
+    Takes a SQLAlchemy AsyncConnection or AsyncSession (asyncpg or psycopg), an asyncpg.Connection or a
+    psycopg.AsyncConnection. On
     SQLAlchemy, and on psycopg without autocommit, this may be the statement that begins the transaction.
 
     Raises:
@@ -78,7 +79,7 @@ async def _standing(adapter: Adapter) -> UUID | None:
     return UUID(row["tenant"]) if row["tenant"] else None
 
 
-async def _adapter(connection: CallerConnection, tenant_id: UUID) -> Adapter:
+async def _adapter(connection: object, tenant_id: UUID) -> Adapter:
     if isinstance(connection, AsyncConnection | AsyncSession):
         adapter = SqlAlchemyAdapter(connection, tenant_id)
         carrier = await adapter.connection()
@@ -88,8 +89,9 @@ async def _adapter(connection: CallerConnection, tenant_id: UUID) -> Adapter:
             raise NoTransactionError("the connection is in autocommit: each statement would be its own transaction")
         return adapter
     if isinstance(connection, psycopg.AsyncConnection):
-        _check_psycopg(connection)
-        return PsycopgAdapter(connection, tenant_id)
+        caller = cast("psycopg.AsyncConnection[Any]", connection)
+        _check_psycopg(caller)
+        return PsycopgAdapter(caller, tenant_id)
     if isinstance(connection, asyncpg.Connection):
         if connection.is_closed():
             raise NoTransactionError("the connection is closed")

@@ -1,6 +1,9 @@
-"""A database as a process of ours uses it: transactions bound to one tenant, or to one role, and the checks at start."""
+"""A database as a process of ours uses it.
 
-from collections.abc import AsyncIterator, Sequence
+Transactions bound to one tenant, or to one role, and the checks at start.
+"""
+
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Literal, Self, cast
 from uuid import UUID
@@ -50,9 +53,10 @@ class Database:
         await self.close()
 
     @asynccontextmanager
-    async def transaction(self, tenant_id: UUID) -> AsyncIterator[TenantTransaction]:
-        """Open a transaction as `tenantry_tenant` bound to a tenant: COMMIT at the end, ROLLBACK on any error or cancellation.
+    async def transaction(self, tenant_id: UUID) -> AsyncGenerator[TenantTransaction]:
+        """Open a transaction as `tenantry_tenant` bound to a tenant.
 
+        COMMIT at the end, ROLLBACK on any error or cancellation.
         Raises:
             DatabaseUnavailableError: the database cannot be reached; nothing was kept.
             CommitOutcomeUnknownError: the connection broke at COMMIT; ask before repeating.
@@ -61,7 +65,7 @@ class Database:
             yield cast("TenantTransaction", tx)
 
     @asynccontextmanager
-    async def role_transaction(self, role: Role) -> AsyncIterator[RoleTransaction]:
+    async def role_transaction(self, role: Role) -> AsyncGenerator[RoleTransaction]:
         """Open a transaction as the scheduler or the operator, bound to no tenant."""
         async with self._owned(None, [(SQL[BECOME[role]], {})]) as tx:
             yield tx
@@ -94,7 +98,7 @@ class Database:
             return await tx.fetch_one(SQL[name])
 
     @asynccontextmanager
-    async def _owned(self, tenant_id: UUID | None, opening: Sequence[Call]) -> AsyncIterator[RoleTransaction]:
+    async def _owned(self, tenant_id: UUID | None, opening: Sequence[Call]) -> AsyncGenerator[RoleTransaction]:
         await self.open()
         tx: PsycopgTransaction | AsyncpgTransaction
         if self._pool is not None:

@@ -1,13 +1,14 @@
 """The transactions that a `Database` owns: the only runtime code that begins or commits.
 
-Both begin with their first statement, so that a connection found dead then is replaced without anybody noticing: nothing
+Both begin with their first statement, so that a connection found dead then is replaced without anybody noticing:
+nothing
 had been done on it. Role and tenant are set for the transaction only; plain SET would leak to the pooler's next client.
 """
 
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 from uuid import UUID
 
 import asyncpg
@@ -47,7 +48,10 @@ class TransactionAbortedError(TenancyError):
 
 
 class PsycopgTransaction(Adapter):
-    """On a pooled psycopg connection: BEGIN, binding and first statements in one message, last writes and COMMIT in one."""
+    """On a pooled psycopg connection.
+
+    BEGIN, binding and first statements in one message, last writes and COMMIT in one.
+    """
 
     def __init__(self, pool: Pool, tenant_id: UUID | None, opening: Sequence[Call]) -> None:
         super().__init__(tenant_id)
@@ -136,7 +140,7 @@ class PsycopgTransaction(Adapter):
                 await connection.execute("begin")
                 for statement, params in self._opening:
                     await connection.execute(statement.pyformat.encode(), dict(params))
-            cursors = []
+            cursors: list[psycopg.AsyncCursor[Any]] = []
             for statement, params in calls:
                 cursor = connection.cursor(row_factory=dict_row)
                 await cursor.execute(statement.pyformat.encode(), self._bound(statement, params))
@@ -247,9 +251,9 @@ class AsyncpgTransaction(Adapter):
             driver = (await self._connection.get_raw_connection()).driver_connection
         except (*_BROKEN, sqlalchemy_errors.TimeoutError, sqlalchemy_errors.DBAPIError, TimeoutError) as error:
             raise DatabaseUnavailableError("no connection within the time to wait for one") from error
-        assert driver is not None
-        self._driver = driver
-        return driver
+        connection = cast("asyncpg.Connection[Any]", driver)
+        self._driver = connection
+        return connection
 
     def _away(self, error: Exception) -> DatabaseUnavailableError:
         return DatabaseUnavailableError(f"the connection broke: {type(error).__name__}")

@@ -21,7 +21,8 @@ Pool = AsyncConnectionPool[AsyncConnection[Any]]
 class DatabaseSettings:
     """How a database is reached.
 
-    `database_url` is `postgresql://user[:password]@host:port/db`, percent-encoded. Times are seconds; a connection that does not
+    `database_url` is `postgresql://user[:password]@host:port/db`, percent-encoded. Times are seconds; a connection
+    that does not
     come within `pool_timeout` counts as the database being away. `prepared_statements` needs a pooler that can.
     """
 
@@ -53,7 +54,10 @@ def psycopg_pool(settings: DatabaseSettings) -> Pool:
 
 
 def asyncpg_engine(settings: DatabaseSettings) -> AsyncEngine:
-    """Return an engine whose connections keep nothing prepared; its pool is small, the pooler's is the one that counts."""
+    """Return an engine whose connections keep nothing prepared.
+
+    Its pool is small, the pooler's is the one that counts.
+    """
     caches = {} if settings.prepared_statements else {"statement_cache_size": 0, "prepared_statement_cache_size": 0}
     return create_async_engine(
         sqlalchemy_url(settings.database_url, "asyncpg"),

@@ -1,6 +1,7 @@
 """Reads `.sql` files: named sections with `:name::type` parameters, compiled to each driver's style.
 
-A section begins with `-- name: snake_case`; a line `-- role: name` says as whom it runs (default `tenantry_tenant`). Comments
+A section begins with `-- name: snake_case`; a line `-- role: name` says as whom it runs (default `tenantry_tenant`).
+Comments
 are for readers and are not sent. String literals, comments and casts are told from parameters by a small scanner.
 """
 
@@ -33,8 +34,8 @@ class SqlFileError(ValueError):
 class Statement:
     """One section of a file, compiled.
 
-    `text` has `:name` parameters, `pyformat` psycopg's `%(name)s` with `%` doubled, `numbered` the protocol's `$1`, in the order of
-    `parameters`, each named once.
+    `text` has `:name` parameters, `pyformat` psycopg's `%(name)s` with `%` doubled, `numbered` the protocol's `$1`,
+    in the order of `parameters`, each named once.
     """
 
     name: str
@@ -119,7 +120,9 @@ def _compile(name: str, source: str, lines: list[str]) -> Statement:
     roles = [found[1] for line in lines if (found := _ROLE.match(line))]
     pieces = [(match.lastgroup, match) for match in _TOKEN.finditer("\n".join(lines))]
     raw = "\n".join(lines)
-    text, pyformat, numbered = [], [], []
+    text: list[str] = []
+    pyformat: list[str] = []
+    numbered: list[str] = []
     parameters: list[str] = []
     position = 0
     for _, match in pieces:

@@ -1,7 +1,7 @@
 """What the kernel sees of a database: one open transaction bound to one tenant, whoever owns it and whatever drives it.
 
-The adapters here run on a caller's connection. They never begin or end anything, and serialise the statements of concurrent
-tasks, because a connection takes one at a time.
+The adapters here run on a caller's connection. They never begin or end anything, and serialise the statements of
+concurrent tasks, because a connection takes one at a time.
 """
 
 import asyncio
@@ -142,9 +142,11 @@ class AsyncpgAdapter(Adapter):
         return int(count) if count.isdigit() else 0
 
 
-
 class SqlAlchemyAdapter(Adapter):
-    """On a caller's SQLAlchemy connection or session, with either driver; begins it if nothing was sent yet, as any use of it does."""
+    """On a caller's SQLAlchemy connection or session, with either driver.
+
+    Begins it if nothing was sent yet, as any use of it does.
+    """
 
     def __init__(self, connection: AsyncConnection | AsyncSession, tenant_id: UUID | None) -> None:
         super().__init__(tenant_id)
@@ -170,7 +172,10 @@ class SqlAlchemyAdapter(Adapter):
 
 
 def plain(row: Mapping[str, Any]) -> Row:
-    """Return a row with the standard library's UUIDs: asyncpg has a subclass of its own, which serialisers stumble over."""
+    """Return a row with the standard library's UUIDs.
+
+    Asyncpg has a subclass of its own, which serialisers stumble over.
+    """
     return {
         name: UUID(int=value.int) if isinstance(value, UUID) and type(value) is not UUID else value
         for name, value in row.items()

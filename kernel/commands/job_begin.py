@@ -1,4 +1,7 @@
-"""`job.begin`: stages whose `when` said yes move to RUNNING under their leases; the rest were begun when they were leased."""
+"""`job.begin`: stages whose `when` said yes move to RUNNING under their leases.
+
+The rest were begun when they were leased.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

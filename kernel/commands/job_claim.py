@@ -1,7 +1,7 @@
 """`job.claim`: ready jobs are leased to a worker, and begun where nothing has to be asked first.
 
-Begin is written here, in the transaction that leases, when the stage has no `when`: the row says RUNNING before the body
-runs, at no further commit.
+Begin is written here, in the transaction that leases, when the stage has no `when`: the row says RUNNING before the
+body runs, at no further commit.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,8 @@ from kernel.states import RunStatus, StageStatus
 from tenancy import Call, Row, TenantTransaction, load_sql
 
 SQL = load_sql(__file__)
-# How long a job waits whose run is pinned to a version that this build does not serve, and one whose run has not started.
+# How long a job waits whose run is pinned to a version that this build does not serve, and one whose run has not
+# started.
 DEFERRAL = timedelta(seconds=60)
 
 

@@ -1,7 +1,7 @@
 """`job.execute`: one named stage from claim to settle, for callers that are no worker.
 
-In a caller's transaction everything runs in it, body included, and becomes durable or vanishes with it. With a provider of
-transactions the body runs with none open: claim and begin in one, settle in another.
+In a caller's transaction everything runs in it, body included, and becomes durable or vanishes with it. With a
+provider of transactions the body runs with none open: claim and begin in one, settle in another.
 """
 
 from collections.abc import Callable
@@ -40,8 +40,8 @@ _OUTCOMES: dict[StageStatus | None, ExecuteOutcome] = {
 class JobExecuted:
     """What the execution came to.
 
-    `output` is JSON text, set when the stage completed. A ghost (`orphan`, `race`, `version`) must not run: its outcome is `failed`, nothing of it
-    was kept. `next_poll_at` is set for a suspended stage.
+    `output` is JSON text, set when the stage completed. A ghost (`orphan`, `race`, `version`) must not run: its
+    outcome is `failed`, nothing of it was kept. `next_poll_at` is set for a suspended stage.
     """
 
     outcome: ExecuteOutcome
@@ -70,7 +70,6 @@ class JobExecute(Command[JobExecuted]):
 @handles(JobExecute)
 async def job_execute(command: JobExecute, tx: TenantTransaction, scope: Scope) -> JobExecuted:
     """Execute within the caller's transaction."""
-
     return await execute_between(command, lambda: nullcontext(tx), scope)
 
 
@@ -97,9 +96,7 @@ async def execute_between(command: JobExecute, transactions: Transactions, scope
     return _answer(settled, performance)
 
 
-async def _claim(
-    command: JobExecute, worker_id: str, tx: TenantTransaction, scope: Scope
-) -> LeasedJob | GhostJob:
+async def _claim(command: JobExecute, worker_id: str, tx: TenantTransaction, scope: Scope) -> LeasedJob | GhostJob:
     """Lock the run, then look at its job in a later statement, and lease it."""
     run = await lock_run(tx, command.run_id)
     if run is None:
@@ -140,4 +137,3 @@ def _answer(settled: Settled, performance: Performance) -> JobExecuted:
     if settled.retry_delay_s is not None:
         return replace(answer, will_retry=True, retry_delay_s=settled.retry_delay_s)
     return answer
-

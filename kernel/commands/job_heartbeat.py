@@ -1,4 +1,7 @@
-"""`job.heartbeat`: one statement keeps all leases of a worker in one tenant, and brings back what became of their runs."""
+"""`job.heartbeat`: one statement keeps all leases of a worker in one tenant.
+
+And brings back what became of their runs.
+"""
 
 import json
 from collections.abc import Iterable, Sequence

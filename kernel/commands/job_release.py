@@ -31,7 +31,10 @@ class JobsReleased:
 
 @dataclass(frozen=True, slots=True)
 class JobRelease(Command[JobsReleased]):
-    """Give back what `worker_id` holds and does not know; nothing that began after `before` (a claim still in flight)."""
+    """Give back what `worker_id` holds and does not know.
+
+    Nothing that began after `before` (a claim still in flight).
+    """
 
     name: ClassVar[str] = "job.release"
     worker_id: str

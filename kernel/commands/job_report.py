@@ -1,7 +1,7 @@
 """`job.report`: log lines and progress of bodies that still run, written while they run.
 
-Progress is an event of the run and so needs its lock and the job's fence; what somebody holds just now is left out, because
-newer progress follows within a second.
+Progress is an event of the run and so needs its lock and the job's fence; what somebody holds just now is left out,
+because newer progress follows within a second.
 """
 
 import json
@@ -40,7 +40,10 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class JobReport(Command[Reported]):
-    """Write log rows (`run_id stage_id attempt level message fields created_at`, `fields` as JSON text) and progress."""
+    """Write log rows (`run_id stage_id attempt level message fields created_at`.
+
+    `fields` as JSON text) and progress.
+    """
 
     name: ClassVar[str] = "job.report"
     logs: Sequence[Mapping[str, object]] = ()

@@ -41,8 +41,8 @@ class Settlement:
 class Settled:
     """What became of one settlement.
 
-    `ghost` and `superseded` wrote nothing about the stage; `busy` wrote nothing at all and wants to be tried again. `next_jobs` are
-    leased to the worker. `stage_status` and `run_status` are those after the settle.
+    `ghost` and `superseded` wrote nothing about the stage; `busy` wrote nothing at all and wants to be tried again.
+    `next_jobs` are leased to the worker. `stage_status` and `run_status` are those after the settle.
     """
 
     run_id: UUID
@@ -151,9 +151,7 @@ def _settle(item: Settlement, batch: _Batch) -> Settled:
     ghost_reason = _ghost_reason(draft, job)
     if ghost_reason is not None:
         _discard(draft, job, ghost_reason)
-        return Settled(
-            job.run_id, job.stage_id, "ghost", ghost_reason=ghost_reason, run_status=draft.run.status
-        )
+        return Settled(job.run_id, job.stage_id, "ghost", ghost_reason=ghost_reason, run_status=draft.run.status)
     stage = draft.stages[job.stage_id]
     leased_before = len(draft.leased)
     delay = _apply(draft, stage, item, batch)
@@ -176,9 +174,7 @@ def _superseded(draft: RunDraft, job: LeasedJob) -> Settled:
         (stage.settled_attempt, stage.settled_started_at) == (job.fence.attempt, job.fence.started_at)
     )
     if mine and stage is not None:
-        return Settled(
-            job.run_id, job.stage_id, "settled", stage_status=stage.status, run_status=draft.run.status
-        )
+        return Settled(job.run_id, job.stage_id, "settled", stage_status=stage.status, run_status=draft.run.status)
     return Settled(job.run_id, job.stage_id, "superseded", run_status=draft.run.status)
 
 

@@ -15,7 +15,10 @@ from tenancy import TenantTransaction
 
 @dataclass(frozen=True, slots=True)
 class RunCancelled:
-    """`cancelled` is true when this command ended the run; `status` is the run's now, None when there is no such run."""
+    """`cancelled` is true when this command ended the run.
+
+    `status` is the run's now, None when there is no such run.
+    """
 
     cancelled: bool
     status: RunStatus | None
@@ -25,8 +28,8 @@ class RunCancelled:
 class RunCancel(Command[RunCancelled]):
     """Cancel a PENDING or RUNNING run; a run that finished first stays finished.
 
-    Takes the run's lock and waits for it: whoever settles a stage of this run at the same time comes before or after as a
-    whole.
+    Takes the run's lock and waits for it: whoever settles a stage of this run at the same time comes before or after
+    as a whole.
     """
 
     name: ClassVar[str] = "run.cancel"
@@ -42,8 +45,8 @@ async def run_cancel(command: RunCancel, tx: TenantTransaction, _scope: Scope) -
         return RunCancelled(cancelled=False, status=None)
     if run.status in TERMINAL_RUN_STATUSES:
         return RunCancelled(cancelled=False, status=run.status)
-    stages = await load_stages(tx, [run.run_id]) if run.status is RunStatus.RUNNING else {run.run_id: {}}
-    draft = RunDraft(run, Changes(), workflow=None, stages=stages[run.run_id])
+    stages = await load_stages(tx, [run.run_id] if run.status is RunStatus.RUNNING else [])
+    draft = RunDraft(run, Changes(), workflow=None, stages=stages.get(run.run_id, {}))
     reason = payloads.clean_text(command.reason) if command.reason is not None else None
     draft.finish(RunStatus.CANCELLED, reason=reason)
     await draft.changes.write(tx)

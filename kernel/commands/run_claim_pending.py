@@ -37,7 +37,10 @@ class ClaimedRun:
 
 @dataclass(frozen=True, slots=True)
 class RunsClaimed:
-    """The runs that were started, oldest rank first; `refused` are those that failed because of their input or config."""
+    """The runs that were started, oldest rank first.
+
+    `refused` are those that failed because of their input or config.
+    """
 
     claimed: tuple[ClaimedRun, ...]
     refused: tuple[UUID, ...] = ()
@@ -119,11 +122,7 @@ def definition_item(workflow: Workflow) -> dict[str, Any]:
 
 
 def _pin(run: LockedRun, registry: Registry) -> Workflow | None:
-    workflow = (
-        registry.get(run.workflow_id)
-        if run.version == UNPINNED
-        else registry.find(run.workflow_id, run.version)
-    )
+    workflow = registry.get(run.workflow_id) if run.version == UNPINNED else registry.find(run.workflow_id, run.version)
     if workflow is not None:
         run.version = workflow.definition_version
     return workflow

@@ -1,14 +1,14 @@
 """`run.create`: a PENDING run, its first event and its idempotency key, in the caller's transaction.
 
-Refused requests write nothing and leave the transaction usable: every check comes before the first insert, and what only
-a lock can tell (limits) takes the key back with it.
+Refused requests write nothing and leave the transaction usable: every check comes before the first insert, and what
+only a lock can tell (limits) takes the key back with it.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 from uuid import UUID
 
 from kernel import payloads
@@ -53,8 +53,10 @@ class RunCreated:
 class RunCreate(Command[RunCreated]):
     """Start a run of a workflow.
 
-    `input` and `config` (`{stage_id: {…}}`) are plain JSON values. `run_at` is aware and delays the run, `priority` is 0 to 9 with 9
-    first. The key is scoped to the tenant; a repeat with the same request returns the first run, with another it is refused.
+    `input` and `config` (`{stage_id: {…}}`) are plain JSON values. `run_at` is aware and delays the run, `priority`
+    is 0 to 9 with 9
+    first. The key is scoped to the tenant; a repeat with the same request returns the first run, with another it is
+    refused.
 
     Raises:
         UnknownWorkflowError, UnknownVersionError: nothing of that name is registered here.
@@ -140,7 +142,7 @@ def _check(command: RunCreate, scope: Scope) -> _Request:
 
 def _check_options(command: RunCreate) -> list[FieldError]:
     faults: list[FieldError] = []
-    priority: object = command.priority
+    priority = cast("object", command.priority)
     if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= 9:  # noqa: PLR2004 - the scale
         faults.append(FieldError("/priority", "out_of_range", "must be a whole number from 0 to 9"))
     if command.run_at is not None and command.run_at.utcoffset() is None:
@@ -185,17 +187,13 @@ def _admit(request: _Request, admission: Row, scope: Scope) -> None:
 
 async def _compare_declared(request: _Request, tx: TenantTransaction) -> None:
     workflow = request.workflow
-    kept = await tx.fetch_one(
-        SQL["declared_structure"], workflow_id=workflow.id, version=workflow.definition_version
-    )
+    kept = await tx.fetch_one(SQL["declared_structure"], workflow_id=workflow.id, version=workflow.definition_version)
     if kept is not None and kept["structure_hash"] != workflow.structure_hash:
         message = f"version {workflow.definition_version!r} of workflow {workflow.id!r} stands for another structure"
         raise DefinitionVersionConflictError(message)
 
 
-async def _reserve_key(
-    request: _Request, run_id: UUID, tx: TenantTransaction, scope: Scope
-) -> RunCreated | None:
+async def _reserve_key(request: _Request, run_id: UUID, tx: TenantTransaction, scope: Scope) -> RunCreated | None:
     """Take the key for `run_id` and return None, or return the run that it stands for."""
     key = request.command.idempotency_key
     named: dict[str, Any] = {"key": key, "request": request.fingerprint_source()}
@@ -205,7 +203,8 @@ async def _reserve_key(
             return None
         found = await tx.fetch_one(SQL["find_key"], **named)
         if found is None:
-            # The holder's row went between the two statements (it was purged, or refused and released): the key is free.
+            # The holder's row went between the two statements (it was purged, or refused and released): the key is
+            # free.
             continue
         if found["expired"]:
             if await tx.fetch_one(SQL["take_over_key"], **taking, seen_expiry=found["expires_at"]) is not None:

@@ -33,8 +33,8 @@ class StuckReaped:
 class RunReapStuck(Command[StuckReaped]):
     """Look at one page of this tenant's RUNNING runs after `after`, and heal or fail up to `limit` of them.
 
-    Stuck: no move of the run or its stages within max(3 x stale_lease_threshold, 5 min), no job that is queued or leased, no
-    wait with a future. Runs of versions not served here are left alone. Never waits for a row.
+    Stuck: no move of the run or its stages within max(3 x stale_lease_threshold, 5 min), no job that is queued or
+    leased, no wait with a future. Runs of versions not served here are left alone. Never waits for a row.
     """
 
     name: ClassVar[str] = "run.reap_stuck"

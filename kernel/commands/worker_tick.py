@@ -1,7 +1,7 @@
 """`worker.tick`: everything a worker takes from one tenant, in one transaction of two or three messages.
 
-Promote what came due, take back lapsed leases, lease ready jobs, start pending runs with their first jobs leased. Jobs come
-before runs: what has begun is brought to its end first.
+Promote what came due, take back lapsed leases, lease ready jobs, start pending runs with their first jobs leased.
+Jobs come before runs: what has begun is brought to its end first.
 """
 
 from dataclasses import dataclass, field
@@ -26,7 +26,8 @@ REAP_LIMIT = 100
 class Ticked:
     """What a tick brought.
 
-    `is_capped`: the tenant has a running cap, so a settle may lease ahead at most what it takes out of RUNNING. `is_blocked`: nothing was
+    `is_capped`: the tenant has a running cap, so a settle may lease ahead at most what it takes out of RUNNING.
+    `is_blocked`: nothing was
     claimed because of the cap, the tenant's standing or another worker's claim. `promoted` counts rows that came due.
     """
 
@@ -41,7 +42,10 @@ class Ticked:
 
 @dataclass(frozen=True, slots=True)
 class WorkerTick(Command[Ticked]):
-    """Lease up to `limit` jobs of this tenant to `worker_id`; take lapsed leases back when `reap`. Never waits for a row."""
+    """Lease up to `limit` jobs of this tenant to `worker_id`.
+
+    Take lapsed leases back when `reap`. Never waits for a row.
+    """
 
     name: ClassVar[str] = "worker.tick"
     worker_id: str
@@ -51,7 +55,10 @@ class WorkerTick(Command[Ticked]):
 
 @handles(WorkerTick)
 async def worker_tick(command: WorkerTick, tx: TenantTransaction, scope: Scope) -> Ticked:
-    """Ask for everything in one message; what the tenant's standing forbids is locked for a moment and left as it was."""
+    """Ask for everything in one message.
+
+    What the tenant's standing forbids is locked for a moment and left as it was.
+    """
     calls: list[Call] = [(SQL["standing"], {}), *promotions()]
     if command.reap:
         calls.append(lease_reap_stale.lapsed_call(scope.limits, REAP_LIMIT))
@@ -96,4 +103,6 @@ async def _allowed(command: WorkerTick, standing: Row, tx: TenantTransaction) ->
     locked, running = await tx.fetch_batch([(SQL["lock_claim"], {}), (SQL["running"], {})])
     if not locked or locked[0]["running_jobs"] is None:
         return 0
-    return min(command.limit, locked[0]["running_jobs"] - running[0]["running"])
+    cap: int = locked[0]["running_jobs"]
+    used: int = running[0]["running"]
+    return min(command.limit, cap - used)

@@ -49,12 +49,16 @@ def _stripped_value(key: str, value: object, names: dict[str, str]) -> object:
     if key in _DATA:
         return value
     if isinstance(value, dict):
-        mapping = cast("dict[str, Any]", value)
-        if key == "mapping":  # of a discriminator: values of the tag to references
-            return {tag: _renamed(mapping[tag], names) for tag in sorted(mapping)}
-        if key in _NAMED:
-            return {name: _stripped_item(mapping[name], names) for name in sorted(mapping)}
-    return _stripped_item(cast("object", value), names)
+        return _stripped_mapping(key, cast("dict[str, Any]", value), names)
+    return _stripped_item(value, names)
+
+
+def _stripped_mapping(key: str, mapping: Mapping[str, Any], names: dict[str, str]) -> object:
+    if key == "mapping":  # of a discriminator: values of the tag to references
+        return {tag: _renamed(mapping[tag], names) for tag in sorted(mapping)}
+    if key in _NAMED:
+        return {name: _stripped_item(mapping[name], names) for name in sorted(mapping)}
+    return _stripped(mapping, names)
 
 
 def _stripped_item(value: object, names: dict[str, str]) -> object:

@@ -58,7 +58,10 @@ def upgrade() -> None:
         "alter table tenantry.alembic_version enable row level security",
         "alter table tenantry.alembic_version force row level security",
         "create policy everyone_reads on tenantry.alembic_version for select using (true)",
-        "create policy owner_writes on tenantry.alembic_version for all to tenantry_owner using (true) with check (true)",
+        (
+            "create policy owner_writes on tenantry.alembic_version for all to tenantry_owner"
+            " using (true) with check (true)"
+        ),
         f"grant select on tenantry.alembic_version to {LOGINS}, {GROUPS}",
     ):
         connection.execute(statement)

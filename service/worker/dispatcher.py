@@ -81,7 +81,10 @@ class Dispatcher:
         return [row["tenant_id"] for row in rows]
 
     async def depth(self) -> dict[str, float]:
-        """Return depth, running jobs and the age of the oldest due work in seconds, over all tenants, by metric name."""
+        """Return depth, running jobs and the age of the oldest due work in seconds, over all tenants.
+
+        By metric name.
+        """
         (row,) = await self._read("depth")
         return {
             "tenantry_queue_depth": row["depth"],
@@ -97,8 +100,8 @@ class Dispatcher:
 def share_out(due: Iterable[DueTenant], room: int, running: Mapping[UUID, int]) -> dict[UUID, int]:
     """Return how many jobs each due tenant may claim of `room`, by weight, those who run least first.
 
-    Work-conserving: what a tenant cannot use is there again in the next round. Every tenant gets at least one while there
-    is room, so none starves behind a heavy one.
+    Work-conserving: what a tenant cannot use is there again in the next round. Every tenant gets at least one while
+    there is room, so none starves behind a heavy one.
     """
     claimants = sorted(
         (tenant for tenant in due if tenant.is_ready and tenant.is_active),

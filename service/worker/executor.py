@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import Literal
 from uuid import UUID
 
 from kernel import (
@@ -111,7 +112,10 @@ class Executor:
             await self._changed.wait()
 
     def take_reportable(self) -> list[Execution]:
-        """Return the executions whose journals may hold something: those under way and those that ended since the last call."""
+        """Return the executions whose journals may hold something.
+
+        Those under way and those that ended since the last call.
+        """
         ended, self._ended = self._ended, []
         return [*ended, *self.executions.values()]
 
@@ -160,11 +164,14 @@ class Executor:
             execution.job = begun.job
         return await self._run_body(execution, invocation)
 
-    async def _ask(self, execution: Execution, invocation: StageInvocation) -> StageOutcome | bool:
+    async def _ask(self, execution: Execution, invocation: StageInvocation) -> StageOutcome | Literal[True]:
+        """Return how the stage ends without its body, or True when the body is to run."""
         answer = await run_when(invocation, self._threads)
         if execution.abort.reason == "shutdown":
             return StageReleased()
-        return StageSkipped() if answer is False else answer
+        if isinstance(answer, StageFailed):
+            return answer
+        return True if answer else StageSkipped()
 
     async def _run_body(self, execution: Execution, invocation: StageInvocation) -> StageOutcome:
         """Run the body as a task of its own, so that an abort can cancel it and not what comes after it."""
@@ -185,7 +192,7 @@ class Executor:
         return StageFailed(f"StageAbortedError: the stage was aborted: {execution.abort.reason}", retryable=True)
 
     def _keep_slot_of(self, invocation: StageInvocation) -> None:
-        """A thread that outlives its body's task keeps its slot until it returns; what it returns is discarded."""
+        """Keep the slot of a thread that outlives its body's task until it returns; what it returns is discarded."""
         thread = invocation.thread
         if thread is None or thread.done():
             return
@@ -204,7 +211,7 @@ class Executor:
         annotations = tuple(execution.journal.annotations())
         try:
             settled = await self.writer.settle(tenant_id, Settlement(job, outcome, annotations))
-        except Exception as error:  # noqa: BLE001 - this outcome alone cannot be stored; the stage must end all the same
+        except Exception as error:
             logger.exception("settle_refused", extra={"run_id": str(job.run_id), "stage_id": job.stage_id})
             refusal = StageFailed(f"{type(error).__name__}: the outcome could not be stored", retryable=False)
             settled = await self.writer.settle(tenant_id, Settlement(job, refusal))

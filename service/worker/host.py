@@ -1,5 +1,6 @@
-"""The worker host: the one loop that finds due tenants, ticks them, and keeps everything else going until it is stopped.
+"""The worker host: the one loop that finds due tenants, ticks them.
 
+And keeps everything else going until it is stopped.
 Everything a process owns lives in one task group: the dispatch loop, the ticks, the bodies, the flushes, the watches.
 """
 
@@ -32,7 +33,10 @@ CONCURRENT_TICKS = 4
 
 @dataclass(slots=True)
 class TenantState:
-    """What the host remembers of a tenant: whether it is capped, what it owes a look at, and how long to leave it alone."""
+    """What the host remembers of a tenant.
+
+    Whether it is capped, what it owes a look at, and how long to leave it alone.
+    """
 
     is_capped: bool = False
     is_ticking: bool = False
@@ -119,7 +123,8 @@ class WorkerHost:
                 heartbeat.stop()
                 executor.close()
 
-    # -- finding work ---------------------------------------------------------------------------------------------------
+    # -- finding work
+    # ---------------------------------------------------------------------------------------------------
 
     async def _dispatch(self) -> None:
         while not self._is_stopping:
@@ -236,10 +241,14 @@ class WorkerHost:
     def _is_known_busy(self, tenant_id: UUID) -> bool:
         return self.executor is not None and self.executor.by_tenant[tenant_id] > 0
 
-    # -- leases ---------------------------------------------------------------------------------------------------------
+    # -- leases
+    # ---------------------------------------------------------------------------------------------------------
 
     def _lease_ahead(self, tenant_id: UUID, settling: int) -> int:
-        """Return how many jobs a settle of this tenant may lease ahead: its own slots, and what is free and not others'."""
+        """Return how many jobs a settle of this tenant may lease ahead.
+
+        Its own slots, and what is free and not others'.
+        """
         assert self.executor is not None
         if self._is_stopping:
             return 0
@@ -265,7 +274,8 @@ class WorkerHost:
 
         Only while no flush is under way: with no tick (this one is it) and no flush, nothing can be leased unheard of.
         """
-        assert self.executor is not None and self._writer is not None
+        assert self.executor is not None
+        assert self._writer is not None
         if self._writer.is_flushing(tenant_id):
             return
         known = [fence for fence, execution in self.executor.executions.items() if execution.tenant_id == tenant_id]
@@ -298,10 +308,14 @@ class WorkerHost:
             elif not answer.lease_held:
                 self.executor.abort(execution, "lease-lost")
 
-    # -- stopping -------------------------------------------------------------------------------------------------------
+    # -- stopping
+    # -------------------------------------------------------------------------------------------------------
 
     async def _drain(self, executor: Executor, dispatching: asyncio.Task[None]) -> None:
-        """Claim nothing more, let bodies finish within the grace, abort the rest and wait until all leases are given back."""
+        """Claim nothing more, let bodies finish within the grace.
+
+        Abort the rest and wait until all leases are given back.
+        """
         self._is_stopping = True
         self._wake.set()
         logger.info("worker_stopping", extra={"executing": len(executor.executions)})

@@ -1,6 +1,7 @@
 """Group commit: what concurrent stages of one tenant have to write at the same moment shares one transaction.
 
-A flush starts as soon as the previous one of its tenant ended: an idle system adds no delay, a busy one forms batches by
+A flush starts as soon as the previous one of its tenant ended: an idle system adds no delay, a busy one forms
+batches by
 itself. One bad item never fails its neighbours, and an item whose rows somebody holds waits for nobody but itself.
 """
 
@@ -157,11 +158,12 @@ class LedgerWriter:
         begun: list[Begun] = []
         async with self._database.transaction(tenant_id) as tx:
             if begins:
-                begun += await self._kernel.dispatch(JobBegin(begins, wait=wait), tx)
+                begin = JobBegin(begins, wait=wait)
+                begun = [*await self._kernel.dispatch(begin, tx)]
             if settlements:
                 ahead = self._hooks.lease_ahead(tenant_id, len(settlements))
                 command = JobSettle(self._worker_id, settlements, lease_ahead=ahead, wait=wait)
-                settled += await self._kernel.dispatch(command, tx)
+                settled = [*await self._kernel.dispatch(command, tx)]
         next_settled, next_begun = iter(settled), iter(begun)
         return [next(next_settled) if isinstance(item.request, Settlement) else next(next_begun) for item in batch]
 

@@ -1,4 +1,7 @@
-"""`tenantry worker` in one process: settings, registry, readiness, the host, and a graceful end on SIGTERM or SIGINT."""
+"""`tenantry worker` in one process.
+
+Settings, registry, readiness, the host, and a graceful end on SIGTERM or SIGINT.
+"""
 
 import asyncio
 import logging

@@ -66,7 +66,7 @@ class StatusApp:
         self._metrics = CollectorRegistry()
         self._metrics.register(self._collector)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
             return

@@ -15,7 +15,10 @@ EVERY_S = 1.0
 
 
 class CancellationWatch:
-    """Watches the runs of the executions that have lasted longer than a second; shorter ones settle and hear it then."""
+    """Watches the runs of the executions that have lasted longer than a second.
+
+    Shorter ones settle and hear it then.
+    """
 
     def __init__(self, database: Database, executor: Executor) -> None:
         self._database = database

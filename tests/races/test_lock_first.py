@@ -1,6 +1,7 @@
 """Two connections and a barrier for each promise of "Lock first": what one transaction decides, the other one sees."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -13,8 +14,8 @@ import pytest
 from kernel import (
     JobHeartbeat,
     JobSettle,
-    LeaseReapStale,
     LeasedJob,
+    LeaseReapStale,
     RunCancel,
     RunCreate,
     RunTransition,
@@ -33,6 +34,12 @@ from tests.support.waiting import until_someone_blocked
 from tests.support.workflows import HandWorker
 
 PID = parse("-- name: pid\nselect pg_backend_pid() as pid", "pid")["pid"]
+
+
+class UndoError(Exception):
+    """Makes a transaction roll back."""
+
+
 DONE = StageCompleted('{"n": 1}')
 
 
@@ -125,9 +132,7 @@ async def test_cancel_against_complete_has_exactly_one_end(
     assert await look("select from tenantry.job_queue where run_id = %s", run_id) == []
 
 
-async def test_a_run_cancelled_while_a_tick_wants_it_has_no_live_stage(
-    hand: HandWorker, look: Look
-) -> None:
+async def test_a_run_cancelled_while_a_tick_wants_it_has_no_live_stage(hand: HandWorker, look: Look) -> None:
     run_id = await hand.create("single", 1)
 
     async with holding(hand) as (tx, _pid):
@@ -198,9 +203,7 @@ async def test_a_job_is_leased_to_one_of_many_workers(database: Database, hand: 
     assert len(fences) + len(rest) == 30
 
 
-async def test_a_reap_against_a_settle_leaves_one_outcome(
-    hand: HandWorker, look: Look
-) -> None:
+async def test_a_reap_against_a_settle_leaves_one_outcome(hand: HandWorker, look: Look) -> None:
     run_id = await hand.create("single", 1)
     (job,) = await hand.tick()
 
@@ -240,7 +243,7 @@ async def test_transition_twice_at_once_opens_the_next_group_once(
     hand: HandWorker, superuser: psycopg.AsyncConnection, look: Look
 ) -> None:
     run_id = await hand.create("fan", 1)
-    left, right = await hand.tick()
+    left, _right = await hand.tick()
     await hand.settle(left)
     await superuser.execute(
         "update tenantry.workflow_stages set status = 'COMPLETED', output = '{\"n\":1}' where run_id = %s", (run_id,)
@@ -266,9 +269,6 @@ async def test_a_repeat_of_a_key_waits_for_its_owner_and_takes_its_place_if_it_r
             created = await hand.kernel.dispatch(RunCreate("single", {"n": 1}, idempotency_key="k"), tx)
         return created.run_id, created.replayed
 
-    class Undo(Exception):
-        pass
-
     other: asyncio.Task[tuple[UUID, bool]] | None = None
     run_id: UUID | None = None
     try:
@@ -278,8 +278,8 @@ async def test_a_repeat_of_a_key_waits_for_its_owner_and_takes_its_place_if_it_r
             other = asyncio.create_task(repeat())
             await until_someone_blocked(superuser, by=pid)
             if ending == "rollback":
-                raise Undo
-    except Undo:
+                raise UndoError  # noqa: TRY301 - it is this block that must end so
+    except UndoError:
         pass
     assert other is not None
 
@@ -293,8 +293,6 @@ async def test_random_settles_cancels_ticks_reaps_and_heartbeats_never_deadlock(
     database: Database, database_urls: DatabaseUrls, hand: HandWorker, superuser: psycopg.AsyncConnection, look: Look
 ) -> None:
     """A hammer: many at once on the same runs; afterwards every run is whole, whatever order they came in."""
-    import random
-
     rng = random.Random(7)
     run_ids = [await hand.create(rng.choice(["chain", "fan", "single"]), number) for number in range(40)]
     workers = [HandWorker(database, hand.tenant_id, name=f"w{number}") for number in range(4)]

@@ -7,7 +7,17 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from kernel import JobBegin, RunCancel, StageCompleted, StageFailed, StageReleased, StageSkipped, WorkerTick
+from kernel import (
+    JobBegin,
+    JobSettle,
+    RunCancel,
+    Settlement,
+    StageCompleted,
+    StageFailed,
+    StageReleased,
+    StageSkipped,
+    WorkerTick,
+)
 from tests.kernel.conftest import Look
 from tests.support import factories
 from tests.support.workflows import HandWorker
@@ -136,8 +146,6 @@ async def test_a_late_siblings_outcome_is_a_ghost_and_its_job_goes(hand: HandWor
 
 
 async def test_both_siblings_in_one_flush_fail_and_retry_without_contradiction(hand: HandWorker, look: Look) -> None:
-    from kernel import JobSettle, Settlement
-
     run_id = await hand.create("fan", 1)
     left, right = await hand.tick()
     async with hand.transaction() as tx:
@@ -261,9 +269,7 @@ async def test_a_cap_is_never_exceeded_by_ticks_or_leases_ahead(
     assert row["n"] == 2
 
 
-async def test_a_suspended_tenants_runs_are_not_claimed(
-    hand: HandWorker, superuser: psycopg.AsyncConnection
-) -> None:
+async def test_a_suspended_tenants_runs_are_not_claimed(hand: HandWorker, superuser: psycopg.AsyncConnection) -> None:
     run_id = await hand.create("single", 1)
     await factories.set_tenant_status(superuser, hand.tenant_id, "suspended")
     assert await hand.tick() == ()
