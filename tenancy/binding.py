@@ -89,15 +89,14 @@ async def _adapter(connection: object, tenant_id: UUID) -> Adapter:
             raise NoTransactionError("the connection is in autocommit: each statement would be its own transaction")
         return adapter
     if isinstance(connection, psycopg.AsyncConnection):
-        caller = cast("psycopg.AsyncConnection[Any]", connection)
-        _check_psycopg(caller)
-        return PsycopgAdapter(caller, tenant_id)
+        _check_psycopg(connection)
+        return PsycopgAdapter(connection, tenant_id)
     if isinstance(connection, asyncpg.Connection):
         if connection.is_closed():
             raise NoTransactionError("the connection is closed")
         if not connection.is_in_transaction():
             raise NoTransactionError("no transaction is open on the connection")
-        return AsyncpgAdapter(connection, tenant_id)
+        return AsyncpgAdapter(cast("asyncpg.Connection[Any]", connection), tenant_id)
     message = f"a {type(connection).__name__} carries no transaction that can be bound"
     raise TypeError(message)
 

@@ -184,11 +184,11 @@ def _problem(response: httpx.Response) -> ApiError:
         problem = None
     if not isinstance(problem, dict):
         return ApiError(f"The API answered {response.status_code} {response.reason_phrase}.", response.status_code)
-    faults = problem.get("errors") or []
-    details = tuple(
-        f"  {fault.get('pointer') or '/'}: {fault.get('message')}" for fault in faults if isinstance(fault, dict)
-    )
-    title = problem.get("detail") or problem.get("title") or response.reason_phrase
+    title = str(problem.get("detail") or problem.get("title") or response.reason_phrase)
+    faults = [fault for fault in problem.get("errors") or [] if isinstance(fault, dict)]
+    # The detail of a problem with one fault is that fault.
+    untold = [fault for fault in faults if str(fault.get("message")) not in title]
+    details = tuple(f"  {fault.get('pointer') or '/'}: {fault.get('message')}" for fault in untold)
     return ApiError(f"{title} ({problem.get('code')}, {response.status_code})", response.status_code, details)
 
 
