@@ -4,7 +4,7 @@ The caller's role stays: its own tables need it. Everything is read back in a se
 transaction a transaction-local setting is gone again by then.
 """
 
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import asyncpg
@@ -79,7 +79,7 @@ async def _standing(adapter: Adapter) -> UUID | None:
     return UUID(row["tenant"]) if row["tenant"] else None
 
 
-async def _adapter(connection: object, tenant_id: UUID) -> Adapter:
+async def _adapter(connection: Any, tenant_id: UUID) -> Adapter:
     if isinstance(connection, AsyncConnection | AsyncSession):
         adapter = SqlAlchemyAdapter(connection, tenant_id)
         carrier = await adapter.connection()
@@ -96,7 +96,7 @@ async def _adapter(connection: object, tenant_id: UUID) -> Adapter:
             raise NoTransactionError("the connection is closed")
         if not connection.is_in_transaction():
             raise NoTransactionError("no transaction is open on the connection")
-        return AsyncpgAdapter(cast("asyncpg.Connection[Any]", connection), tenant_id)
+        return AsyncpgAdapter(connection, tenant_id)
     message = f"a {type(connection).__name__} carries no transaction that can be bound"
     raise TypeError(message)
 

@@ -29,6 +29,10 @@ logger = logging.getLogger(__name__)
 AWAY_STATES = frozenset({"57P01", "57P02", "57P03", "53300", "08P01", "25P03", "28P01", "3D000"})
 TRIES = 3
 ROLLBACK_S = 5.0
+# A pooler whose server is away keeps its clients waiting without a word. The opening message may also carry a statement that
+# waits for a lock, which a worker's lock_timeout ends after 10 s.
+OPENING_S = 15.0
+BEGIN_S = 5.0
 
 
 class OwnedTransaction(Protocol):
@@ -120,7 +124,11 @@ class PsycopgTransaction(Adapter):
             is_opening = self._connection is None
             connection = self._connection or await self._acquire()
             try:
-                return await self._pipeline(connection, calls, opening=is_opening, closing=closing)
+                async with asyncio.timeout(OPENING_S if is_opening else None):
+                    return await self._pipeline(connection, calls, opening=is_opening, closing=closing)
+            except TimeoutError as error:
+                await connection.close()
+                raise DatabaseUnavailableError("the pooler has no server for us") from error
             except psycopg.OperationalError as error:
                 if not _is_away(error, connection):
                     raise
@@ -234,9 +242,13 @@ class AsyncpgTransaction(Adapter):
         for attempt in range(TRIES):
             driver = await self._acquire()
             try:
-                await driver.execute("begin")
-                for statement, params in self._opening:
-                    await driver.execute(statement.numbered, *statement.arguments(params))
+                async with asyncio.timeout(BEGIN_S):
+                    await driver.execute("begin")
+                    for statement, params in self._opening:
+                        await driver.execute(statement.numbered, *statement.arguments(params))
+            except TimeoutError as error:
+                await self._discard()
+                raise DatabaseUnavailableError("the pooler has no server for us") from error
             except _BROKEN as error:
                 await self._discard()
                 if attempt + 1 == TRIES:
