@@ -80,7 +80,8 @@ async def _standing(adapter: Adapter) -> UUID | None:
 
 
 async def _adapter(connection: Any, tenant_id: UUID) -> Adapter:
-    if isinstance(connection, AsyncConnection | AsyncSession):
+    kind: type[object] = type(connection)
+    if issubclass(kind, AsyncConnection | AsyncSession):
         adapter = SqlAlchemyAdapter(connection, tenant_id)
         carrier = await adapter.connection()
         if carrier.closed:
@@ -88,10 +89,10 @@ async def _adapter(connection: Any, tenant_id: UUID) -> Adapter:
         if await carrier.get_isolation_level() == "AUTOCOMMIT":
             raise NoTransactionError("the connection is in autocommit: each statement would be its own transaction")
         return adapter
-    if isinstance(connection, psycopg.AsyncConnection):
+    if issubclass(kind, psycopg.AsyncConnection):
         _check_psycopg(connection)
         return PsycopgAdapter(connection, tenant_id)
-    if isinstance(connection, asyncpg.Connection):
+    if issubclass(kind, asyncpg.Connection):
         if connection.is_closed():
             raise NoTransactionError("the connection is closed")
         if not connection.is_in_transaction():
