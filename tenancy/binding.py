@@ -4,7 +4,7 @@ The caller's role stays: its own tables need it. Everything is read back in a se
 transaction a transaction-local setting is gone again by then.
 """
 
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 from uuid import UUID
 
 import asyncpg
@@ -80,7 +80,7 @@ async def _standing(adapter: Adapter) -> UUID | None:
 
 
 async def _adapter(connection: Any, tenant_id: UUID) -> Adapter:
-    kind: type[object] = type(connection)
+    kind = cast("type[object]", type(connection))
     if issubclass(kind, AsyncConnection | AsyncSession):
         adapter = SqlAlchemyAdapter(connection, tenant_id)
         carrier = await adapter.connection()

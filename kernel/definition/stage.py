@@ -268,17 +268,24 @@ def _checked_when(when: When | None, stage_id: str) -> When | None:
 
 
 def _checked_exceptions(given: object, stage_id: str) -> tuple[type[BaseException], ...]:
-    items = (given,) if isinstance(given, type) else tuple(cast("Iterable[object]", given))
-    if all(isinstance(item, type) and issubclass(item, BaseException) for item in items):
+    items = _several(given)
+    if items is not None and all(isinstance(item, type) and issubclass(item, BaseException) for item in items):
         return cast("tuple[type[BaseException], ...]", items)
     message = f"stage {stage_id!r}: no_retry_on names exception classes"
     raise InvalidOptionError(message)
 
 
 def _required_ids(given: AnyStage | str | Iterable[AnyStage | str], stage_id: str) -> tuple[str, ...]:
-    items = (given,) if isinstance(given, str | Stage) else tuple(given)
-    ids = tuple(item if isinstance(item, str) else getattr(item, "id", None) for item in items)
-    if all(isinstance(item, str) for item in ids):
+    items = _several(given)
+    ids = [item if isinstance(item, str) else getattr(item, "id", None) for item in items or ()]
+    if items is not None and all(isinstance(item, str) for item in ids):
         return cast("tuple[str, ...]", tuple(dict.fromkeys(ids)))
     message = f"stage {stage_id!r}: requires names stages"
     raise InvalidOptionError(message)
+
+
+def _several(given: object) -> tuple[object, ...] | None:
+    """Return one thing, or an iterable of things, as a tuple; None when it is neither."""
+    if isinstance(given, type | str | Stage):
+        return (cast("object", given),)
+    return tuple(cast("Iterable[object]", given)) if isinstance(given, Iterable) else None

@@ -242,7 +242,10 @@ def _own_config(invocation: StageInvocation) -> tuple[Any, list[FieldError]]:
     stage = invocation.placed.stage
     own: object = {}
     if invocation.config != "{}":
-        own = cast("dict[str, object]", json.loads(invocation.config)).get(stage.id, {})
+        config: object = json.loads(invocation.config)
+        if not isinstance(config, dict):
+            return None, [FieldError("/config", "dict_type", "Input should be an object")]
+        own = cast("dict[str, object]", config).get(stage.id, {})
     if stage.config_adapter is None:
         return own, []
     text = "{}" if own == {} else json.dumps(own, ensure_ascii=False)
