@@ -1,0 +1,97 @@
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from kernel.errors import PayloadError
+from kernel.execution.journal import MAX_ANNOTATIONS, MAX_BUFFERED_LOGS, StageJournal
+
+
+class Unspeakable:
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def test_log_lines_are_drained_once_in_order() -> None:
+    journal = StageJournal()
+    journal.log("info", "first", {"count": 1})
+    journal.log("error", "second\x00", {})
+    assert [(line.level, line.message, line.fields) for line in journal.drain_logs()] == [
+        ("info", "first", '{"count":1}'),
+        ("error", "second�", "{}"),
+    ]
+    assert journal.drain_logs() == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"a": object()},
+        {"a": Unspeakable()},
+        {"a": "\x00"},
+        {"a": ["\x00"]},
+        {"a": "\ud800"},
+        {"a": ["\ud800"]},
+        {"a": float("nan")},
+        {"\x00": 1},
+        {"a": b"\xff"},
+        {"a": "x" * 100_000},
+    ],
+)
+def test_a_log_line_never_fails_its_body(fields: dict[str, Any]) -> None:
+    journal = StageJournal()
+    journal.log("info", "x", fields)
+    text = journal.drain_logs()[0].fields
+    assert isinstance(json.loads(text, parse_constant=pytest.fail), dict)
+    assert "\\u0000" not in text
+    assert len(text.encode()) < 20_000
+
+
+def test_an_unknown_level_is_refused() -> None:
+    with pytest.raises(ValueError):
+        StageJournal().log("loud", "x", {})  # type: ignore[arg-type]
+
+
+def test_lines_over_the_bound_are_counted() -> None:
+    journal = StageJournal()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda number: journal.log("info", str(number), {}), range(MAX_BUFFERED_LOGS + 7)))
+    lines = journal.drain_logs()
+    assert len(lines) == MAX_BUFFERED_LOGS + 1
+    assert "7 log lines" in lines[-1].message
+
+
+def test_the_latest_progress_wins_and_is_taken_once() -> None:
+    journal = StageJournal()
+    journal.progress(0.1)
+    journal.progress(1, "done")
+    assert journal.has_reports
+    latest = journal.take_progress()
+    assert latest is not None
+    assert (latest.fraction, latest.message) == (1.0, "done")
+    assert journal.take_progress() is None
+    assert not journal.has_reports
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan"), float("inf")])
+def test_progress_is_a_fraction(fraction: float) -> None:
+    with pytest.raises(ValueError):
+        StageJournal().progress(fraction)
+
+
+def test_annotations_stay_are_checked_and_bounded() -> None:
+    journal = StageJournal()
+    journal.annotate("key", {"a": 1}, [2])
+    note = journal.annotations()[0]
+    assert (note.key, note.value, note.payload) == ("key", '{"a":1}', "[2]")
+    assert len(journal.annotations()) == 1
+    for key in ("", "x" * 256, "a\x00"):
+        with pytest.raises(ValueError):
+            journal.annotate(key, 1)
+    with pytest.raises(PayloadError):
+        journal.annotate("key", float("nan"))
+    for _ in range(MAX_ANNOTATIONS - 1):
+        journal.annotate("key", None)
+    with pytest.raises(ValueError):
+        journal.annotate("key", None)
