@@ -1,0 +1,221 @@
+"""`tenantry dev` from an empty machine, and the commands on runs against it."""
+
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from service.embedded import temporary_directory
+from tests.service.cli.conftest import CommandLine
+from tests.support.processes import Process, answers
+from tests.support.system import free_port
+
+WORKFLOWS = """
+import asyncio
+
+from kernel import Registry, StageContext, Terminal, stage, workflow
+
+
+@stage("double")
+async def double(ctx: StageContext, number: int) -> int:
+    if number < 0:
+        raise Terminal("negative")
+    return number * 2
+
+
+@stage("nap", max_attempts=1)
+async def nap(ctx: StageContext, number: int) -> int:
+    await asyncio.sleep(number)
+    return number
+
+
+registry = Registry([
+    workflow("doubling", input=int).pipe(double).build(),
+    workflow("napping", input=int).pipe(nap).build(),
+])
+"""
+WAIT = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Development:
+    process: Process
+    project: Path
+    settings: dict[str, str]
+
+    @property
+    def tenantry(self) -> CommandLine:
+        return CommandLine({"API_URL": self.settings["API_URL"], "API_KEY": self.settings["API_KEY"]})
+
+    def await_ready(self) -> None:
+        deadline = time.monotonic() + WAIT
+        while not answers(f"{self.settings['API_URL']}/readyz"):
+            assert self.process.is_running, self.process.output
+            assert time.monotonic() < deadline, self.process.output
+            time.sleep(0.1)
+
+
+def start(state: Path, project: Path) -> Development:
+    environment = {
+        "XDG_STATE_HOME": str(state),
+        "PYTHONPATH": str(project),
+        "TENANTRY_WORKFLOWS": "flows:registry",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    process = Process("dev", "--port", str(free_port()), environment={**os.environ, **environment})
+    deadline = time.monotonic() + WAIT
+    while not (found := dict(re.findall(r"export TENANTRY_(\w+)=(\S+)$", process.output, re.MULTILINE))).get("API_KEY"):
+        assert process.is_running, process.output
+        assert time.monotonic() < deadline, process.output
+        time.sleep(0.1)
+    development = Development(process, project, found)
+    development.await_ready()
+    return development
+
+
+@pytest.fixture(scope="module")
+def state() -> Iterator[Path]:
+    with temporary_directory() as directory:
+        yield directory
+
+
+@pytest.fixture(scope="module")
+def development(state: Path) -> Iterator[Development]:
+    project = state / "project"
+    project.mkdir()
+    (project / "flows.py").write_text(WORKFLOWS)
+    started = start(state, project)
+    with started.process:
+        yield started
+        # Gracefully, or the servers would outlive the test.
+        started.process.stop()
+
+
+def test_a_run_is_started_watched_shown_and_listed(development: Development) -> None:
+    tenantry = development.tenantry
+    run = tenantry(
+        "run", "start", "doubling", "--input", "21", "--tag", "x", "--tag", "y", "--priority", "9", "--json"
+    ).json
+    assert (run["workflow"], run["tags"], run["priority"]) == ("doubling", ["x", "y"], 9)
+    watched = tenantry("run", "watch", run["id"], "--json")
+    assert (watched.status, watched.json["status"], watched.json["output"]) == (0, "COMPLETED", 42)
+    told = tenantry("run", "watch", run["id"])
+    assert told.out.splitlines()[-1] == "42"
+    assert f"run {run['id']} COMPLETED" in told.out
+    assert tenantry("run", "show", run["id"], "--json").json["stages"][0]["id"] == "double"
+    assert "double" in tenantry("run", "show", run["id"]).out
+    assert [item["id"] for item in tenantry("run", "list", "--tag", "x", "--tag", "y", "--json").json] == [run["id"]]
+    assert tenantry("run", "list", "--workflow", "napping", "--status", "FAILED", "--json").json == []
+
+
+def test_a_failed_run_is_watched_to_1(development: Development) -> None:
+    run = development.tenantry("run", "start", "doubling", "--input", "-1", "--json").json
+    watched = development.tenantry("run", "watch", run["id"])
+    assert watched.status == 1
+    assert "negative" in watched.out
+
+
+def test_a_repeat_with_its_key_starts_nothing_new_and_another_request_is_refused(development: Development) -> None:
+    tenantry, key = development.tenantry, uuid4().hex
+    first = tenantry("run", "start", "doubling", "--input", "1", "--idempotency-key", key, "--json").json
+    again = tenantry("run", "start", "doubling", "--input", "1", "--idempotency-key", key, "--json").json
+    assert first["id"] == again["id"]
+    other = tenantry("run", "start", "doubling", "--input", "2", "--idempotency-key", key, "--json")
+    assert (other.status, other.out) == (1, "")
+    assert "idempotency_key_reused" in other.err
+
+
+def test_a_running_run_is_cancelled_and_a_finished_one_stays(development: Development) -> None:
+    tenantry = development.tenantry
+    run = tenantry("run", "start", "napping", "--input", "60", "--json").json
+    assert tenantry("run", "cancel", run["id"], "--reason", "enough", "--json").json["status"] == "CANCELLED"
+    assert tenantry("run", "cancel", run["id"], "--json").json["status"] == "CANCELLED"
+    assert tenantry("run", "watch", run["id"], "--json").status == 1
+
+
+def test_input_comes_from_a_file_or_from_stdin(development: Development, tmp_path: Path) -> None:
+    (tmp_path / "input.json").write_text("3")
+    run = development.tenantry("run", "start", "doubling", "--input", f"@{tmp_path}/input.json", "--json").json
+    assert run["input"] == 3
+    assert development.tenantry("run", "start", "doubling", "--input", "@-", "--json", stdin="4").json["input"] == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("run", "start", "nobody", "--input", "1"), "unknown_workflow"),
+        (("run", "start", "doubling", "--input", '"x"'), "/input"),
+        (("run", "start", "doubling", "--input", "1", "--priority", "99"), "/priority"),
+        (("run", "show", str(uuid4())), "not_found"),
+        (("run", "watch", str(uuid4())), "not_found"),
+        (("run", "show", "../tenant"), "no run"),
+        (("run", "list", "--status", "BOGUS"), "status"),
+    ],
+)
+def test_a_refusal_is_told_on_stderr_and_ends_with_1(
+    development: Development, arguments: tuple[str, ...], word: str
+) -> None:
+    answer = development.tenantry(*arguments, "--json")
+    assert (answer.status, answer.out) == (1, "")
+    assert word in answer.err
+
+
+def test_the_queue_and_a_wrong_key(development: Development) -> None:
+    assert set(development.tenantry("queue", "--json").json) == {
+        "depth",
+        "running",
+        "oldest_age_seconds",
+        "by_workflow",
+        "waiting",
+    }
+    answer = development.tenantry("queue", API_KEY="tny_wrong")
+    assert (answer.status, "unauthorized" in answer.err) == (1, True)
+
+
+def test_a_build_that_would_strand_active_runs_is_told(
+    development: Development, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = development.tenantry("run", "start", "napping", "--input", "50", "--json").json
+    database = re.sub(r"tenantry_admin:[^@]+", "", development.settings["OPERATOR_DATABASE_URL"])
+    passwords = json.loads((development.project.parent / "tenantry" / "passwords.json").read_text())
+    dispatcher = database.replace("//", f"//tenantry_dispatcher:{passwords['tenantry_dispatcher']}")
+    check = CommandLine({"DISPATCHER_DATABASE_URL": dispatcher})
+    monkeypatch.setenv("PYTHONPATH", str(development.project))
+    serving = check("workflow", "check", "--json", WORKFLOWS="flows:registry")
+    assert (serving.status, serving.json) == (0, {"stranded": []})
+    stranding = check("workflow", "check", "--json", WORKFLOWS="service.demo.invoices:registry")
+    assert stranding.status == 1
+    assert stranding.json["stranded"][0]["workflow"] == "napping"
+    assert later["definition_version"] in stranding.err
+    development.tenantry("run", "cancel", later["id"])
+
+
+def test_a_change_of_the_code_is_served_and_a_broken_one_waits_for_the_next(development: Development) -> None:
+    flows = development.project / "flows.py"
+    process = development.process
+    flows.write_text("def broken(:")
+    deadline = time.monotonic() + WAIT
+    while "start again when the code changes" not in process.output:
+        assert time.monotonic() < deadline, process.output
+        time.sleep(0.1)
+    flows.write_text(WORKFLOWS.replace("* 2", "* 3"))
+    development.await_ready()
+    run = development.tenantry("run", "start", "doubling", "--input", "5", "--json").json
+    assert development.tenantry("run", "watch", run["id"], "--json").json["output"] == 15
+
+
+def test_a_stop_is_graceful_and_the_next_start_has_data_and_key(development: Development, state: Path) -> None:
+    assert development.process.stop(signal.SIGINT) == 0, development.process.output
+    assert not answers(f"{development.settings['API_URL']}/healthz")
+    again = start(state, development.project)
+    with again.process:
+        assert again.settings["API_KEY"] == development.settings["API_KEY"]
+        assert again.tenantry("run", "list", "--workflow", "doubling", "--json").json != []
+        assert again.process.stop(signal.SIGTERM) == 0
