@@ -10,15 +10,14 @@ from uuid import UUID
 import asyncpg
 import psycopg
 from psycopg.pq import TransactionStatus
+from sqlalchemy import PoolProxiedConnection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from tenancy.database import SQL, refuse_unsafe
 from tenancy.errors import NoTransactionError, TenantMismatchError
 from tenancy.transaction import Adapter, AsyncpgAdapter, PsycopgAdapter, SqlAlchemyAdapter, TenantTransaction
 
-CallerConnection: TypeAlias = (
-    AsyncConnection | AsyncSession | psycopg.AsyncConnection[Any] | asyncpg.Connection
-)
+CallerConnection: TypeAlias = AsyncConnection | AsyncSession | psycopg.AsyncConnection[Any] | asyncpg.Connection
 
 
 async def bind(connection: CallerConnection, tenant_id: UUID) -> TenantTransaction:
@@ -32,7 +31,8 @@ async def bind(connection: CallerConnection, tenant_id: UUID) -> TenantTransacti
         ValueError: `tenant_id` is no UUID.
         NoTransactionError: no transaction is open, or each statement would be its own.
         TenantMismatchError: another tenant is bound already.
-        UnsafeRoleError: the current role is a superuser, has BYPASSRLS or owns the tables.
+        UnsafeRoleError: the current role is a superuser, has BYPASSRLS, owns the tables or inherits the scheduler or
+            the operator.
     """
     tenant = _checked(tenant_id)
     adapter = await _adapter(connection, tenant)
@@ -86,7 +86,7 @@ async def _adapter(connection: Any, tenant_id: UUID) -> Adapter:
         carrier = await adapter.connection()
         if carrier.closed:
             raise NoTransactionError("the connection is closed")
-        if await carrier.get_isolation_level() == "AUTOCOMMIT":
+        if _is_autocommit(await carrier.get_raw_connection()):
             raise NoTransactionError("the connection is in autocommit: each statement would be its own transaction")
         return adapter
     if issubclass(kind, psycopg.AsyncConnection):
@@ -100,6 +100,11 @@ async def _adapter(connection: Any, tenant_id: UUID) -> Adapter:
         return AsyncpgAdapter(connection, tenant_id)
     message = f"a {type(connection).__name__} carries no transaction that can be bound"
     raise TypeError(message)
+
+
+def _is_autocommit(fairy: PoolProxiedConnection) -> bool:
+    # Both dialects' connections say so themselves; asking SQLAlchemy would ask the server.
+    return bool(getattr(fairy.dbapi_connection, "autocommit", False))
 
 
 def _check_psycopg(connection: psycopg.AsyncConnection[Any]) -> None:

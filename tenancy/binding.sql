@@ -17,7 +17,8 @@ select set_config('role', 'tenantry_operator', true), set_config('tenantry.tenan
 select set_config('tenantry.tenant_id', :tenant::text, true)
 
 -- name: standing
--- What a caller's transaction is bound to, and whether its role could read past the policies. Read back in a statement of
+-- What a caller's transaction is bound to, and whether its role could read past the policies or holds one of ours that
+-- sees across tenants. Read back in a statement of
 -- its own: outside a transaction the setting is gone again by now.
 select
   nullif(current_setting('tenantry.tenant_id', true), '') as tenant,
@@ -31,13 +32,21 @@ select
     where namespace.nspname = 'tenantry'
       and relation.relkind in ('r', 'p')
       and (relation.relowner = me.oid or pg_has_role(me.oid, relation.relowner, 'USAGE'))
-  ) as owns_tables
+  ) as owns_tables,
+  coalesce(
+    (
+      select array_agg(wide.rolname order by wide.rolname)
+      from pg_catalog.pg_roles as wide
+      where wide.rolname in ('tenantry_scheduler', 'tenantry_operator') and pg_has_role(me.oid, wide.oid, 'USAGE')
+    ),
+    '{}'
+  )::text[] as inherited
 from pg_catalog.pg_roles as me
 where me.rolname = current_user
 
 -- name: login
 -- What a login may become: superuser, BYPASSRLS or owner, by itself or through any chain of memberships it could SET ROLE
--- to, and which of our roles it would hold without asking (an inheriting membership).
+-- to, and which of our roles it would hold without asking (an inheriting membership) or reaches only by a detour.
 select
   me.rolname as role,
   me.rolsuper or coalesce(bool_or(reachable.rolsuper), false) as is_superuser,
@@ -47,7 +56,14 @@ select
     array_agg(reachable.rolname order by reachable.rolname) filter (
       where reachable.rolname like 'tenantry\_%'
         and reachable.oid <> me.oid
-        and pg_has_role(me.oid, reachable.oid, 'USAGE')
+        and (
+          pg_has_role(me.oid, reachable.oid, 'USAGE')
+          or not exists (
+            select
+            from pg_catalog.pg_auth_members as direct
+            where direct.member = me.oid and direct.roleid = reachable.oid
+          )
+        )
     ),
     '{}'
   )::text[] as inherited

@@ -3,12 +3,13 @@
 Transactions bound to one tenant, or to one role, and the checks at start.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Literal, Self, cast
 from uuid import UUID
 
-from tenancy.errors import UnsafeRoleError
+from tenancy.errors import DatabaseUnavailableError, UnsafeRoleError
 from tenancy.owned import AsyncpgTransaction, OwnedTransaction, PsycopgTransaction
 from tenancy.pools import DatabaseSettings, asyncpg_engine, psycopg_pool
 from tenancy.sql import load
@@ -27,6 +28,7 @@ class Database:
         self._pool = psycopg_pool(settings) if settings.driver == "psycopg" else None
         self._engine = asyncpg_engine(settings) if settings.driver == "asyncpg" else None
         self._is_open = False
+        self._is_closed = False
 
     async def open(self) -> None:
         """Start the pool; a server that is away is no error, each transaction tells."""
@@ -36,7 +38,8 @@ class Database:
                 await self._pool.open(wait=False)
 
     async def close(self) -> None:
-        """Close the pool; what is under way breaks."""
+        """Close the pool for good; what is under way breaks, later transactions are refused as unavailable."""
+        self._is_closed = True
         if self._pool is not None and self._is_open:
             await self._pool.close()
         if self._engine is not None:
@@ -80,10 +83,6 @@ class Database:
         if row is None:
             raise UnsafeRoleError("the login has no role")
         refuse_unsafe(row)
-        if row["inherited"]:
-            raise UnsafeRoleError(
-                f"role {row['role']} inherits {', '.join(row['inherited'])}: it must be NOINHERIT and bind by itself"
-            )
 
     async def schema_revision(self) -> str | None:
         """Return the revision of the schema, None when there is none."""
@@ -99,19 +98,22 @@ class Database:
 
     @asynccontextmanager
     async def _owned(self, tenant_id: UUID | None, opening: Sequence[Call]) -> AsyncGenerator[RoleTransaction]:
+        if self._is_closed:
+            raise DatabaseUnavailableError("the database was closed")
         await self.open()
         tx: PsycopgTransaction | AsyncpgTransaction
         if self._pool is not None:
             tx = PsycopgTransaction(self._pool, tenant_id, opening)
         else:
             assert self._engine is not None
-            tx = AsyncpgTransaction(self._engine, tenant_id, opening)
+            tx = AsyncpgTransaction(self._engine, tenant_id, opening, self.settings.pool_timeout)
         owned: OwnedTransaction = tx
         try:
             yield tx
             await owned.commit()
         except BaseException:
-            await owned.abandon()
+            # Shielded: a second cancellation must not leave the connection behind in the middle of it.
+            await asyncio.shield(owned.abandon())
             raise
 
 
@@ -124,7 +126,8 @@ def refuse_unsafe(row: Row) -> None:
     """Refuse the role of a row of `standing` or `login` that is not subject to the policies.
 
     Raises:
-        UnsafeRoleError: the role is a superuser, has BYPASSRLS or owns the tables, or reaches a role that does.
+        UnsafeRoleError: the role is a superuser, has BYPASSRLS or owns the tables, or reaches a role that does, or
+            inherits one of ours that it should have to ask for.
     """
     if row["is_superuser"]:
         raise UnsafeRoleError(f"role {row['role']} is a superuser: row-level security does not bind it")
@@ -132,3 +135,7 @@ def refuse_unsafe(row: Row) -> None:
         raise UnsafeRoleError(f"role {row['role']} has BYPASSRLS: row-level security does not bind it")
     if row["owns_tables"]:
         raise UnsafeRoleError(f"role {row['role']} is the owner of the tables: it could switch row-level security off")
+    if row["inherited"]:
+        raise UnsafeRoleError(
+            f"role {row['role']} inherits {', '.join(row['inherited'])}: it must be a direct, NOINHERIT member"
+        )

@@ -1,13 +1,15 @@
 """The transactions that a `Database` owns: the only runtime code that begins or commits.
 
 Both begin with their first statement, so that a connection found dead then is replaced without anybody noticing:
-nothing
-had been done on it. Role and tenant are set for the transaction only; plain SET would leak to the pooler's next client.
+nothing had been done on it. Role and tenant are set for the transaction only; plain SET would leak to the pooler's
+next client. A statement that did not come back well, cancelled ones included, ends the transaction's life: whoever
+swallowed its error can neither go on nor commit.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol, cast
 from uuid import UUID
 
@@ -15,22 +17,21 @@ import asyncpg
 import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
-from psycopg_pool import PoolTimeout
+from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 from sqlalchemy import exc as sqlalchemy_errors
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from tenancy.errors import CommitOutcomeUnknownError, DatabaseUnavailableError, TenancyError
 from tenancy.pools import Pool
 from tenancy.sql import Statement
-from tenancy.transaction import Adapter, Call, Row, plain
+from tenancy.transaction import Adapter, Call, Row, plain, rows_of
 
 logger = logging.getLogger(__name__)
 # PgBouncer's own refusals and a server that goes away or comes up look like these.
 AWAY_STATES = frozenset({"57P01", "57P02", "57P03", "53300", "08P01", "25P03", "28P01", "3D000"})
-TRIES = 3
 ROLLBACK_S = 5.0
-# A pooler whose server is away keeps its clients waiting without a word. The opening message may also carry a statement that
-# waits for a lock, which a worker's lock_timeout ends after 10 s.
+# A pooler whose server is away keeps its clients waiting without a word. The opening message may also carry a statement
+# that waits for a lock, which a worker's lock_timeout ends after 10 s.
 OPENING_S = 15.0
 BEGIN_S = 5.0
 
@@ -51,16 +52,37 @@ class TransactionAbortedError(TenancyError):
     """A statement failed, its error was swallowed, and the transaction could not be committed any more."""
 
 
-class PsycopgTransaction(Adapter):
+class Owned(Adapter):
+    """What both have in common: how they open, and that a failed statement is the last one."""
+
+    def __init__(self, tenant_id: UUID | None, opening: Sequence[Call]) -> None:
+        super().__init__(tenant_id)
+        self._opening = opening
+        self._has_failed = False
+
+    def _check(self) -> None:
+        if self._has_failed:
+            raise TransactionAbortedError("a statement of this transaction failed: nothing is committed")
+
+    @contextmanager
+    def _careful(self) -> Generator[None]:
+        """Count what happens inside as failed until it has gone well, so that cancellation counts too."""
+        self._check()
+        self._has_failed = True
+        yield
+        self._has_failed = False
+
+
+class PsycopgTransaction(Owned):
     """On a pooled psycopg connection.
 
     BEGIN, binding and first statements in one message, last writes and COMMIT in one.
     """
 
     def __init__(self, pool: Pool, tenant_id: UUID | None, opening: Sequence[Call]) -> None:
-        super().__init__(tenant_id)
+        super().__init__(tenant_id, opening)
         self._pool = pool
-        self._opening = opening
+        self._has_begun = False
         self._connection: psycopg.AsyncConnection[Any] | None = None
         self._held: list[Call] = []
 
@@ -68,7 +90,7 @@ class PsycopgTransaction(Adapter):
         """Run statements in order in one message, with what was held back before them."""
         async with self._lock:
             cursors = await self._run([*self._take_held(), *calls])
-            return [await _rows(cursor) for cursor in cursors[len(cursors) - len(calls) :]]
+            return [await rows_of(cursor) for cursor in cursors[len(cursors) - len(calls) :]]
 
     async def execute(self, statement: Statement, **params: object) -> int:
         """Run a statement and return how many rows it wrote."""
@@ -87,16 +109,18 @@ class PsycopgTransaction(Adapter):
             CommitOutcomeUnknownError: the connection broke before the reply.
             TransactionAbortedError: a failed statement's error was swallowed by whoever ran it.
         """
+        self._check()
         if self._connection is None and not self._held:
             return
-        if self._connection is not None and self._connection.info.transaction_status is TransactionStatus.INERROR:
-            raise TransactionAbortedError("a statement of this transaction failed: nothing was committed")
-        held = self._take_held()
-        try:
-            await self._run(held, closing=True)
-        except DatabaseUnavailableError as error:
-            raise CommitOutcomeUnknownError(str(error)) from error
-        await self._give_back()
+        async with self._lock:
+            if self._connection is None:
+                # Failing to get one is no unknown outcome.
+                await self._acquire()
+            try:
+                await self._run(self._take_held(), closing=True)
+            except DatabaseUnavailableError as error:
+                raise CommitOutcomeUnknownError("the connection broke while COMMIT was under way") from error
+            await self._give_back()
 
     async def abandon(self) -> None:
         """Roll back, or close the connection when it is in the middle of something."""
@@ -120,25 +144,27 @@ class PsycopgTransaction(Adapter):
 
     async def _run(self, calls: Sequence[Call], *, closing: bool = False) -> list[psycopg.AsyncCursor[Any]]:
         """Run calls in one pipeline, opening the transaction with the first and closing it with the last if asked."""
-        for attempt in range(TRIES):
-            is_opening = self._connection is None
-            connection = self._connection or await self._acquire()
-            try:
-                async with asyncio.timeout(OPENING_S if is_opening else None):
-                    return await self._pipeline(connection, calls, opening=is_opening, closing=closing)
-            except TimeoutError as error:
-                await connection.close()
-                raise DatabaseUnavailableError("the pooler has no server for us") from error
-            except psycopg.OperationalError as error:
-                if not _is_away(error, connection):
-                    raise
-                can_retry = is_opening and not closing and attempt + 1 < TRIES
-                if not can_retry:
-                    raise DatabaseUnavailableError("the database cannot be reached") from error
-                # Dead since it was last used, and nothing had been done on it: take another.
-                await connection.close()
-                await self._give_back()
-        raise AssertionError("unreachable")
+        give_up_at = asyncio.get_running_loop().time() + self._pool.timeout
+        with self._careful():
+            while True:
+                connection = self._connection or await self._acquire()
+                try:
+                    async with asyncio.timeout(None if self._has_begun else OPENING_S):
+                        cursors = await self._pipeline(connection, calls, opening=not self._has_begun, closing=closing)
+                except TimeoutError as error:
+                    await connection.close()
+                    raise DatabaseUnavailableError("the pooler has no server for us") from error
+                except psycopg.OperationalError as error:
+                    if not _is_away(error, connection):
+                        raise
+                    if self._has_begun or closing or asyncio.get_running_loop().time() >= give_up_at:
+                        raise DatabaseUnavailableError("the database cannot be reached") from error
+                    # Dead since it was last used, and nothing had been done on it: take another.
+                    await connection.close()
+                    await self._give_back()
+                else:
+                    self._has_begun = True
+                    return cursors
 
     async def _pipeline(
         self, connection: psycopg.AsyncConnection[Any], calls: Sequence[Call], *, opening: bool, closing: bool
@@ -160,7 +186,7 @@ class PsycopgTransaction(Adapter):
     async def _acquire(self) -> psycopg.AsyncConnection[Any]:
         try:
             connection = await self._pool.getconn()
-        except PoolTimeout as error:
+        except (PoolTimeout, PoolClosed, TooManyRequests) as error:
             raise DatabaseUnavailableError("no connection within the time to wait for one") from error
         self._connection = connection
         return connection
@@ -168,24 +194,23 @@ class PsycopgTransaction(Adapter):
     async def _give_back(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            await self._pool.putconn(connection)
-
-
-async def _rows(cursor: psycopg.AsyncCursor[Any]) -> list[Row]:
-    return list(await cursor.fetchall()) if cursor.description else []
+            # Cancelled on its way back, a connection would be lost to the pool for good.
+            await asyncio.shield(self._pool.putconn(connection))
 
 
 def _is_away(error: psycopg.Error, connection: psycopg.AsyncConnection[Any]) -> bool:
     return connection.closed or error.sqlstate is None or error.sqlstate in AWAY_STATES
 
 
-class AsyncpgTransaction(Adapter):
+class AsyncpgTransaction(Owned):
     """On a connection of a SQLAlchemy engine's pool, driven through asyncpg."""
 
-    def __init__(self, engine: AsyncEngine, tenant_id: UUID | None, opening: Sequence[Call]) -> None:
-        super().__init__(tenant_id)
+    def __init__(
+        self, engine: AsyncEngine, tenant_id: UUID | None, opening: Sequence[Call], pool_timeout: float
+    ) -> None:
+        super().__init__(tenant_id, opening)
         self._engine = engine
-        self._opening = opening
+        self._pool_timeout = pool_timeout
         self._connection: AsyncConnection | None = None
         self._driver: asyncpg.Connection[Any] | None = None
 
@@ -196,13 +221,15 @@ class AsyncpgTransaction(Adapter):
             CommitOutcomeUnknownError: the connection broke before the reply.
             TransactionAbortedError: a failed statement's error was swallowed by whoever ran it.
         """
+        self._check()
         if self._driver is None:
             return
-        try:
-            status = await self._driver.execute("commit")
-        except (OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError) as error:
-            raise CommitOutcomeUnknownError("the connection broke while COMMIT was under way") from error
-        await self._give_back()
+        async with self._lock:
+            try:
+                status = await self._driver.execute("commit")
+            except _BROKEN as error:
+                raise CommitOutcomeUnknownError("the connection broke while COMMIT was under way") from error
+            await self._give_back()
         if status != "COMMIT":
             raise TransactionAbortedError("a statement of this transaction failed: nothing was committed")
 
@@ -219,19 +246,21 @@ class AsyncpgTransaction(Adapter):
             await self._give_back()
 
     async def _fetch(self, statement: Statement, params: dict[str, object]) -> list[Row]:
-        driver = await self._open()
-        try:
-            records = await driver.fetch(statement.numbered, *statement.arguments(params))
-        except _BROKEN as error:
-            raise self._away(error) from error
+        with self._careful():
+            driver = await self._open()
+            try:
+                records = await driver.fetch(statement.numbered, *statement.arguments(params))
+            except _BROKEN as error:
+                raise DatabaseUnavailableError("the connection broke") from error
         return [plain(record) for record in records]
 
     async def _execute(self, statement: Statement, params: dict[str, object]) -> int:
-        driver = await self._open()
-        try:
-            status = await driver.execute(statement.numbered, *statement.arguments(params))
-        except _BROKEN as error:
-            raise self._away(error) from error
+        with self._careful():
+            driver = await self._open()
+            try:
+                status = await driver.execute(statement.numbered, *statement.arguments(params))
+            except _BROKEN as error:
+                raise DatabaseUnavailableError("the connection broke") from error
         count = status.rpartition(" ")[2]
         return int(count) if count.isdigit() else 0
 
@@ -239,7 +268,8 @@ class AsyncpgTransaction(Adapter):
         """Begin and bind with the first statement; a connection found dead is replaced."""
         if self._driver is not None:
             return self._driver
-        for attempt in range(TRIES):
+        give_up_at = asyncio.get_running_loop().time() + self._pool_timeout
+        while True:
             driver = await self._acquire()
             try:
                 async with asyncio.timeout(BEGIN_S):
@@ -251,11 +281,10 @@ class AsyncpgTransaction(Adapter):
                 raise DatabaseUnavailableError("the pooler has no server for us") from error
             except _BROKEN as error:
                 await self._discard()
-                if attempt + 1 == TRIES:
+                if asyncio.get_running_loop().time() >= give_up_at:
                     raise DatabaseUnavailableError("the database cannot be reached") from error
             else:
                 return driver
-        raise AssertionError("unreachable")
 
     async def _acquire(self) -> "asyncpg.Connection[Any]":
         try:
@@ -267,19 +296,20 @@ class AsyncpgTransaction(Adapter):
         self._driver = connection
         return connection
 
-    def _away(self, error: Exception) -> DatabaseUnavailableError:
-        return DatabaseUnavailableError(f"the connection broke: {type(error).__name__}")
-
     async def _discard(self) -> None:
         connection, self._connection, self._driver = self._connection, None, None
         if connection is not None:
-            await connection.invalidate()
-            await connection.close()
+            await asyncio.shield(_throw_away(connection))
 
     async def _give_back(self) -> None:
         connection, self._connection, self._driver = self._connection, None, None
         if connection is not None:
-            await connection.close()
+            await asyncio.shield(connection.close())
+
+
+async def _throw_away(connection: AsyncConnection) -> None:
+    await connection.invalidate()
+    await connection.close()
 
 
 _BROKEN = (

@@ -6,7 +6,7 @@ psycopg_pool for workers; a SQLAlchemy engine on asyncpg, whose own pool recycle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
@@ -47,7 +47,8 @@ def psycopg_pool(settings: DatabaseSettings) -> Pool:
         min_size=1,
         max_size=settings.pool_size,
         timeout=settings.pool_timeout,
-        reconnect_timeout=30.0,
+        # Short: after it a waiting transaction makes the pool try afresh, instead of sitting out a long back-off.
+        reconnect_timeout=settings.pool_timeout,
         open=False,
         name="tenantry",
     )
@@ -70,8 +71,14 @@ def asyncpg_engine(settings: DatabaseSettings) -> AsyncEngine:
 
 
 def sqlalchemy_url(database_url: str, driver: Driver) -> URL:
-    """Return a plain `postgresql://` URL as SQLAlchemy takes it; user and password may hold any character."""
+    """Return a plain `postgresql://` URL as SQLAlchemy takes it; user and password may hold any character.
+
+    What stands behind a `?` is kept, since dropping `sslmode` would drop the encryption.
+    """
     parts = urlsplit(database_url)
+    query = dict(parse_qsl(parts.query))
+    if driver == "asyncpg" and "sslmode" in query:
+        query["ssl"] = query.pop("sslmode")
     return URL.create(
         f"postgresql+{driver}",
         username=unquote(parts.username) if parts.username else None,
@@ -79,4 +86,5 @@ def sqlalchemy_url(database_url: str, driver: Driver) -> URL:
         host=unquote(parts.hostname) if parts.hostname else None,
         port=parts.port,
         database=unquote(parts.path.lstrip("/")) or None,
+        query=query,
     )

@@ -12,16 +12,18 @@ from functools import cache
 from pathlib import Path
 
 DEFAULT_ROLE = "tenantry_tenant"
-_NAME = re.compile(r"--\s*name:\s*([a-z][a-z0-9_]*)\s*$")
+_NAME = re.compile(r"--\s*name:\s*(.*?)\s*$")
+_SNAKE_CASE = re.compile(r"[a-z][a-z0-9_]*")
 _ROLE = re.compile(r"--\s*role:\s*([a-z][a-z0-9_]*)\s*$")
-# In the order of the alternatives: literal, quoted identifier, dollar-quoted body, comments, cast, parameter.
+# In the order of the alternatives: escape literal, literal, quoted identifier, dollar-quoted body, comments, cast, parameter.
 _TOKEN = re.compile(
-    r"(?P<literal>'(?:[^']|'')*')"
+    r"(?P<escape>\b[eE]'(?:[^'\\]|\\.|'')*')"
+    r"|(?P<literal>'(?:[^']|'')*')"
     r'|(?P<identifier>"(?:[^"]|"")*")'
     r"|(?P<dollar>\$(?P<tag>\w*)\$.*?\$(?P=tag)\$)"
     r"|(?P<comment>--[^\n]*|/\*.*?\*/)"
     r"|(?P<cast>::)"
-    r"|(?P<parameter>:(?P<name>[a-z_][a-z0-9_]*))",
+    r"|(?P<parameter>:(?P<name>[a-z_][a-z0-9_]*)\b)",
     re.DOTALL,
 )
 
@@ -112,6 +114,8 @@ def _sections(text: str, source: str) -> Iterator[tuple[str, list[str]]]:
         if name is not None:
             yield name, lines
         name, lines = named[1], []
+        if _SNAKE_CASE.fullmatch(name) is None:
+            raise SqlFileError(f"{source}: {name!r} is no name of a section: snake_case")
     if name is not None:
         yield name, lines
 
@@ -132,6 +136,8 @@ def _compile(name: str, source: str, lines: list[str]) -> Statement:
         pyformat.append(plain.replace("%", "%%"))
         numbered.append(plain)
         if match["comment"] is not None:
+            for form in (text, pyformat, numbered):
+                form.append(" ")
             continue
         parameter = match["name"]
         if parameter is None:
@@ -139,6 +145,8 @@ def _compile(name: str, source: str, lines: list[str]) -> Statement:
             pyformat.append(match[0].replace("%", "%%"))
             numbered.append(match[0])
             continue
+        if not raw.startswith("::", position):
+            raise SqlFileError(f"{source}: section {name}: parameter :{parameter} is not cast")
         if parameter not in parameters:
             parameters.append(parameter)
         text.append(f":{parameter}")

@@ -6,7 +6,8 @@ concurrent tasks, because a connection takes one at a time.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from datetime import UTC, datetime
+from typing import Any, Protocol, cast
 from uuid import UUID
 
 import asyncpg
@@ -117,7 +118,7 @@ class PsycopgAdapter(Adapter):
     async def _fetch(self, statement: Statement, params: dict[str, object]) -> list[Row]:
         async with self._connection.cursor(row_factory=dict_row) as cursor:
             await cursor.execute(statement.pyformat.encode(), params)
-            return list(await cursor.fetchall()) if cursor.description else []
+            return await rows_of(cursor)
 
     async def _execute(self, statement: Statement, params: dict[str, object]) -> int:
         async with self._connection.cursor() as cursor:
@@ -171,12 +172,34 @@ class SqlAlchemyAdapter(Adapter):
         return await connection.exec_driver_sql(statement.pyformat, params)
 
 
+async def rows_of(cursor: psycopg.AsyncCursor[dict[str, Any]]) -> list[Row]:
+    """Return what a psycopg cursor fetched, times in UTC whatever the zone of the session."""
+    if not cursor.description:
+        return []
+    rows = await cursor.fetchall()
+    if cursor.connection.pgconn.parameter_status(b"TimeZone") in _UTC:
+        return list(rows)
+    return [{name: _utc(value) for name, value in row.items()} for row in rows]
+
+
 def plain(row: Mapping[str, Any]) -> Row:
     """Return a row with the standard library's UUIDs.
 
     Asyncpg has a subclass of its own, which serialisers stumble over.
     """
-    return {
-        name: UUID(int=value.int) if isinstance(value, UUID) and type(value) is not UUID else value
-        for name, value in row.items()
-    }
+    return {name: _plain(value) for name, value in row.items()}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, UUID) and type(value) is not UUID:
+        return UUID(int=value.int)
+    if isinstance(value, list):
+        return [_plain(item) for item in cast("list[object]", value)]
+    return _utc(value)
+
+
+def _utc(value: object) -> object:
+    return value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo not in (None, UTC) else value
+
+
+_UTC = (b"UTC", b"Etc/UTC", b"GMT")
