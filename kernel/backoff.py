@@ -3,7 +3,6 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import log
 
 from kernel.execution.durations import MAX_SECONDS
 
@@ -35,7 +34,8 @@ def backoff_delay_s(delay_s: float, failures: int, backoff: Backoff, *, uniform:
 def _grown(delay_s: float, exponent: int, backoff: Backoff) -> float:
     if delay_s <= 0 or delay_s >= backoff.max_delay_s:
         return min(delay_s, backoff.max_delay_s)
-    # Compared as logarithms: the power itself leaves the range of floats at large exponents.
-    if backoff.factor > 1 and exponent * log(backoff.factor) >= log(backoff.max_delay_s / delay_s):
+    try:
+        return min(delay_s * backoff.factor**exponent, backoff.max_delay_s)
+    except OverflowError:
+        # The power left the range of floats: whatever it multiplies has long been past any sensible bound.
         return backoff.max_delay_s
-    return min(delay_s * backoff.factor**exponent, backoff.max_delay_s)
