@@ -18,6 +18,11 @@ SCHEMA = "tenantry"
 # Any number will do as long as it stays: it names this lock among the database's advisory locks.
 LOCK_ID = 7_365_120_948_117
 LOCK_TIMEOUT = "60s"
+# A migrating user need not hold the owner's rights without asking, and the schema is closed to strangers.
+_BECOME_OWNER_IF_MEMBER = text(
+    "select set_config('role', rolname, true) from pg_roles where rolname = 'tenantry_owner'"
+    " and pg_has_role(oid, case when current_setting('server_version_num')::int >= 160000 then 'SET' else 'MEMBER' end)"
+)
 
 
 def _config() -> Config:
@@ -33,8 +38,8 @@ def upgrade(direct_url: str) -> None:
     """Create what roles are missing, then migrate in one transaction as `tenantry_owner`.
 
     The transaction first takes an advisory lock that ends with it: of many that start at once one migrates, the
-    others wait up
-    to a minute and find nothing left to do. Needs a direct connection: a pooler would tear lock and session apart.
+    others wait up to a minute and find nothing left to do. A database that a newer build has migrated is left as it
+    is. Needs a direct connection: a pooler would tear lock and session apart.
 
     Raises:
         RolesMissingError: this user may not create the roles; it carries the SQL.
@@ -47,11 +52,13 @@ def upgrade(direct_url: str) -> None:
         with engine.begin() as transaction:
             transaction.execute(text("select set_config('lock_timeout', :timeout, true)"), {"timeout": LOCK_TIMEOUT})
             transaction.execute(text("select pg_advisory_xact_lock(:id)"), {"id": LOCK_ID})
-            if _current(transaction) == HEAD:
-                return
             if transaction.execute(text("select to_regnamespace('tenantry')")).scalar() is None:
                 transaction.execute(text("create schema tenantry authorization tenantry_owner"))
             transaction.execute(text("set local role tenantry_owner"))
+            current = _current(transaction)
+            if current == HEAD or (current is not None and current not in _revisions()):
+                # Up to date, or already where a newer build brought it.
+                return
             config = _config()
             config.attributes["connection"] = transaction
             command.upgrade(config, "head")
@@ -62,17 +69,24 @@ def upgrade(direct_url: str) -> None:
 def status(direct_url: str) -> dict[str, object]:
     """Return `{current, head, pending}`.
 
-    The revision of the database, the build's, and those in between, oldest first.
+    The revision of the database, the build's, and those in between, oldest first: none when a newer build was here.
     """
     engine = _engine(direct_url)
     try:
         with engine.connect() as connection:
+            connection.execute(_BECOME_OWNER_IF_MEMBER)
             current = _current(connection)
     finally:
         engine.dispose()
-    revisions = [script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()]
-    known = revisions[: revisions.index(current)] if current in revisions else revisions
-    return {"current": current, "head": HEAD, "pending": list(reversed(known))}
+    revisions = _revisions()
+    done = 0 if current is None else revisions.index(current) + 1 if current in revisions else len(revisions)
+    return {"current": current, "head": HEAD, "pending": revisions[done:]}
+
+
+def _revisions() -> list[str]:
+    """Return this build's revisions, oldest first."""
+    newest_first = ScriptDirectory.from_config(_config()).walk_revisions()
+    return [script.revision for script in newest_first][::-1]
 
 
 def _current(connection: Connection) -> str | None:
