@@ -4,11 +4,11 @@ A command locks, reads, decides in Python and hands its decisions to one `Change
 statements whatever their number, in one order for all commands: runs, stages, jobs, events.
 """
 
-import json
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 from uuid import UUID
+
+import orjson
 
 from tenancy import Call, TenantTransaction, load_sql
 
@@ -16,11 +16,9 @@ SQL = load_sql(__file__)
 Item = dict[str, Any]
 
 
-def _json_default(value: object) -> str:
-    return value.isoformat() if isinstance(value, datetime) else str(value)
-
-
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_json_default).encode
+def encode(items: list[Item]) -> str:
+    """Return items as the JSON text that a statement takes; UUIDs and datetimes as Postgres reads them."""
+    return orjson.dumps(items).decode()
 
 
 @dataclass(slots=True)
@@ -70,7 +68,7 @@ class Changes:
             ("insert_events", self.insert_events),
             ("insert_annotations", self.insert_annotations),
         )
-        return [(SQL[name], {"items": _encode(sorted(items, key=_key))}) for name, items in batches if items]
+        return [(SQL[name], {"items": encode(sorted(items, key=_key))}) for name, items in batches if items]
 
     async def write(self, tx: TenantTransaction) -> None:
         """Write everything; the statements may travel together with the caller's COMMIT."""

@@ -4,12 +4,13 @@ Rule (semantics.md, "Lock first"): lock the run rows in a statement of their own
 statements.
 """
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
+
+import orjson
 
 from kernel.states import JobStatus, RunStatus, StageStatus
 from tenancy import Call, Row, TenantTransaction, load_sql
@@ -81,8 +82,8 @@ def lock_runs(run_ids: Iterable[UUID], *, wait: bool) -> Call:
 
 def read_jobs(keys: Iterable[tuple[UUID, str]]) -> Call:
     """Return the call that reads, and where possible locks, the jobs of runs that are locked."""
-    items = [{"run_id": str(run_id), "stage_id": stage_id} for run_id, stage_id in sorted(set(keys))]
-    return SQL["fenced_jobs"], {"items": json.dumps(items)}
+    items = [{"run_id": run_id, "stage_id": stage_id} for run_id, stage_id in sorted(set(keys))]
+    return SQL["fenced_jobs"], {"items": orjson.dumps(items).decode()}
 
 
 def locked_run(row: Row) -> LockedRun:

@@ -81,7 +81,8 @@ async def execute_between(command: JobExecute, transactions: Transactions, scope
         job = await _claim(command, worker_id, tx, scope)
     if isinstance(job, GhostJob):
         return _ghost(job.reason)
-    performance = await ask_when(job, tenant_id)
+    limit = scope.limits.max_payload_bytes
+    performance = await ask_when(job, tenant_id, limit)
     if performance is None and not job.begun:
         async with transactions() as tx:
             (begun,) = await job_begin(JobBegin([job], wait=True), tx, scope)
@@ -89,7 +90,7 @@ async def execute_between(command: JobExecute, transactions: Transactions, scope
             return _ghost("orphan")
         job = begun.job
     if performance is None:
-        performance = await perform(job, tenant_id)
+        performance = await perform(job, tenant_id, limit)
     async with transactions() as tx:
         settlement = Settlement(job, performance.outcome, performance.annotations)
         (settled,) = await job_settle(JobSettle(worker_id, [settlement], wait=True), tx, scope)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
-from kernel.errors import ExecutionError, StageAbortedError, Terminal
+from kernel.errors import ExecutionError, Terminal
 from kernel.payloads import clean_text
 
 ExceptionTypes: TypeAlias = tuple[type[BaseException], ...]
@@ -49,10 +49,8 @@ def failure_of(error: BaseException, no_retry_on: ExceptionTypes = ()) -> StageF
     exception group one such member is enough.
     """
     members = list(_members(error))
-    is_abort = any(isinstance(member, StageAbortedError) for member in members)
     return StageFailed(
         error=error_text(members[0] if len(members) == 1 else error),
-        code="STAGE_ABORTED" if is_abort else "STAGE_FAILED",
         retryable=not any(_is_final(member, no_retry_on) for member in (error, *members)),
     )
 

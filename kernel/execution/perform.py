@@ -19,7 +19,9 @@ class Performance:
     annotations: tuple[Annotation, ...] = ()
 
 
-def invocation_of(job: LeasedJob, tenant_id: UUID, *, abort: AbortSignal, journal: StageJournal) -> StageInvocation:
+def invocation_of(
+    job: LeasedJob, tenant_id: UUID, max_output_bytes: int, *, abort: AbortSignal, journal: StageJournal
+) -> StageInvocation:
     """Return what the stage runner needs to execute a leased job; the body sees its attempt counted."""
     return StageInvocation(
         tenant_id=tenant_id,
@@ -32,17 +34,19 @@ def invocation_of(job: LeasedJob, tenant_id: UUID, *, abort: AbortSignal, journa
         outputs=job.outputs,
         abort=abort,
         journal=journal,
+        max_output_bytes=max_output_bytes,
     )
 
 
-async def ask_when(job: LeasedJob, tenant_id: UUID) -> Performance | None:
+async def ask_when(job: LeasedJob, tenant_id: UUID, max_output_bytes: int) -> Performance | None:
     """Return how the job ends without its body, or None when the body is to run."""
     if job.begun:
         return None
     journal = StageJournal()
     threads = ThreadPoolExecutor(1, thread_name_prefix="tenantry-when")
     try:
-        answer = await run_when(invocation_of(job, tenant_id, abort=AbortSignal(), journal=journal), threads)
+        invocation = invocation_of(job, tenant_id, max_output_bytes, abort=AbortSignal(), journal=journal)
+        answer = await run_when(invocation, threads)
     finally:
         threads.shutdown(wait=False)
     return _unbegun(answer)
@@ -54,10 +58,10 @@ def _unbegun(answer: bool | StageFailed) -> Performance | None:  # noqa: FBT001 
     return None if answer else Performance(StageSkipped())
 
 
-async def perform(job: LeasedJob, tenant_id: UUID) -> Performance:
+async def perform(job: LeasedJob, tenant_id: UUID, max_output_bytes: int) -> Performance:
     """Execute the body of a begun job; a `def` body runs in a thread of its own."""
     journal = StageJournal()
-    invocation = invocation_of(job, tenant_id, abort=AbortSignal(), journal=journal)
+    invocation = invocation_of(job, tenant_id, max_output_bytes, abort=AbortSignal(), journal=journal)
     threads: Executor = ThreadPoolExecutor(1, thread_name_prefix="tenantry-stage")
     try:
         outcome = await run_stage(invocation, threads)

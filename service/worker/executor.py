@@ -60,7 +60,7 @@ class Counts:
 class Executor:
     """Holds the executions of this worker: at most `concurrency` of them, threads that were abandoned included."""
 
-    def __init__(self, concurrency: int, abort_grace_s: float, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, concurrency: int, abort_grace_s: float, max_output_bytes: int, tasks: asyncio.TaskGroup) -> None:
         self.concurrency = concurrency
         self.counts = Counts()
         self.executions: dict[Fence, Execution] = {}
@@ -68,6 +68,7 @@ class Executor:
         self.writer: LedgerWriter | None = None
         self.on_room: Callable[[UUID], None] = lambda _tenant_id: None
         self._abort_grace_s = abort_grace_s
+        self._max_output_bytes = max_output_bytes
         self._tasks = tasks
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="tenantry-stage")
         self._abandoned = 0
@@ -151,7 +152,10 @@ class Executor:
 
     async def _outcome(self, execution: Execution) -> StageOutcome | None:
         """Return what the stage came to, or None when the lease is no longer ours and nothing is to be written."""
-        invocation = invocation_of(execution.job, execution.tenant_id, abort=execution.abort, journal=execution.journal)
+        job, tenant_id = execution.job, execution.tenant_id
+        invocation = invocation_of(
+            job, tenant_id, self._max_output_bytes, abort=execution.abort, journal=execution.journal
+        )
         if not execution.job.begun:
             answer = await self._ask(execution, invocation)
             if answer is not True:
@@ -179,7 +183,7 @@ class Executor:
         await asyncio.wait({execution.body})
         self._keep_slot_of(invocation)
         if execution.body.cancelled():
-            # Only _cancel_body does that, after an abort and its grace.
+            # By _cancel_body, after an abort and its grace, or by the body itself.
             return self._aborted(execution)
         outcome = execution.body.result()
         if execution.abort.reason == "shutdown" and isinstance(outcome, StageFailed):
@@ -189,7 +193,9 @@ class Executor:
     def _aborted(self, execution: Execution) -> StageOutcome:
         if execution.abort.reason == "shutdown":
             return StageReleased()
-        return StageFailed(f"StageAbortedError: the stage was aborted: {execution.abort.reason}", retryable=True)
+        if execution.abort.reason is None:
+            return StageFailed("CancelledError: the body cancelled its own task")
+        return StageFailed(f"StageAbortedError: the stage was aborted: {execution.abort.reason}")
 
     def _keep_slot_of(self, invocation: StageInvocation) -> None:
         """Keep the slot of a thread that outlives its body's task until it returns; what it returns is discarded."""

@@ -93,7 +93,10 @@ class WorkerHost:
         self._loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as tasks:
             executor = self.executor = Executor(
-                self._settings.worker_concurrency, self._settings.abort_grace.total_seconds(), tasks
+                self._settings.worker_concurrency,
+                self._settings.abort_grace.total_seconds(),
+                self.limits.max_payload_bytes,
+                tasks,
             )
             hooks = WriterHooks(self._lease_ahead, self._outcome_unknown)
             self._writer = executor.writer = LedgerWriter(self.kernel, self._database, self.worker_id, hooks, tasks)

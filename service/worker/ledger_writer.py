@@ -19,7 +19,10 @@ from kernel import Begun, JobBegin, JobSettle, Kernel, LeasedJob, Settled, Settl
 from tenancy import CommitOutcomeUnknownError, Database, DatabaseUnavailableError
 
 logger = logging.getLogger(__name__)
-BATCH = 200
+BATCH = 100
+# While one flush of a tenant waits for the disk, a second one can be planned and executed; more only queue at the server.
+LANES = 2
+LANE_BATCH = 16
 BUSY_ROUNDS = 5
 RETRY_S = (0.05, 0.2, 0.5, 1.0, 2.0)
 TRANSIENT = (pg.DeadlockDetected, pg.SerializationFailure, pg.LockNotAvailable, pg.QueryCanceled, pg.AdminShutdown)
@@ -36,10 +39,15 @@ class _Item:
 
 @dataclass(slots=True)
 class _Queue:
-    """The items of one tenant; at most one flush is under way for them."""
+    """The items of one tenant, and how many flushes are under way for them."""
 
     items: deque[_Item] = field(default_factory=deque[_Item])
-    is_flushing: bool = False
+    flushes: int = 0
+
+    @property
+    def wants_flush(self) -> bool:
+        """Whether to start a flush: the first at once, a second one beside it only for a batch worth its commit."""
+        return bool(self.items) and (self.flushes == 0 or (self.flushes < LANES and len(self.items) >= LANE_BATCH))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +88,14 @@ class LedgerWriter:
     def is_flushing(self, tenant_id: UUID) -> bool:
         """Tell whether a flush of this tenant's is under way."""
         queue = self._queues.get(tenant_id)
-        return queue is not None and queue.is_flushing
+        return queue is not None and queue.flushes > 0
 
     def _put(self, tenant_id: UUID, request: Settlement | LeasedJob) -> asyncio.Future[Any]:
         item = _Item(request, asyncio.get_running_loop().create_future())
         queue = self._queues.setdefault(tenant_id, _Queue())
         queue.items.append(item)
-        if not queue.is_flushing:
-            queue.is_flushing = True
+        if queue.wants_flush:
+            queue.flushes += 1
             self._tasks.create_task(self._drain(tenant_id, queue))
         return item.answer
 
@@ -97,8 +105,8 @@ class LedgerWriter:
                 batch = [queue.items.popleft() for _ in range(min(BATCH, len(queue.items)))]
                 await self._flush(tenant_id, batch, queue)
         finally:
-            queue.is_flushing = False
-            if not queue.items:
+            queue.flushes -= 1
+            if not queue.items and not queue.flushes:
                 self._queues.pop(tenant_id, None)
 
     async def _flush(self, tenant_id: UUID, batch: list[_Item], queue: _Queue) -> None:

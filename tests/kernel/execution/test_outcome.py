@@ -53,5 +53,5 @@ def test_a_group_may_itself_be_named() -> None:
 
 def test_an_abort_has_its_own_code() -> None:
     assert failure_of(StageAbortedError("cancelled")) == StageFailed(
-        "StageAbortedError: the stage was aborted: cancelled", "STAGE_ABORTED", retryable=True
+        "StageAbortedError: the stage was aborted: cancelled", retryable=True
     )

@@ -187,7 +187,7 @@ async def test_terminal_and_named_exceptions_end_the_retries() -> None:
     assert key == StageFailed("KeyError: 'k'", retryable=False)
     assert over == StageFailed("Terminal: over", retryable=False)
     assert isinstance(aborted, StageFailed)
-    assert (aborted.code, aborted.retryable) == ("STAGE_ABORTED", True)
+    assert (aborted.code, aborted.retryable) == ("STAGE_FAILED", True)
 
 
 async def test_a_timeout_fails_the_attempt() -> None:
