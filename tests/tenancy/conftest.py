@@ -1,0 +1,49 @@
+"""Fixtures of tenancy's tests: a database on either driver, and statements to run on it."""
+
+from collections.abc import AsyncIterator
+from typing import Literal
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from tenancy import Database, DatabaseSettings, Statements, load_sql
+from tests.support.environment import DatabaseUrls
+
+FAIL = """
+create schema if not exists tenantry_test;
+grant usage on schema tenantry_test to public;
+create or replace function tenantry_test.fail(state text) returns void language plpgsql as
+  $$ begin raise exception 'as asked' using errcode = state; end $$
+"""
+
+
+@pytest.fixture(scope="session")
+def sql() -> Statements:
+    """The sections of conftest.sql."""
+    return load_sql(__file__)
+
+
+@pytest.fixture(params=["psycopg", "asyncpg"])
+def driver(request: pytest.FixtureRequest) -> Literal["psycopg", "asyncpg"]:
+    chosen: Literal["psycopg", "asyncpg"] = request.param
+    return chosen
+
+
+@pytest.fixture
+async def opened(database_urls: DatabaseUrls, driver: Literal["psycopg", "asyncpg"]) -> AsyncIterator[Database]:
+    """The module's database through PgBouncer, on either driver, as the login that uses it."""
+    url = database_urls.worker if driver == "psycopg" else database_urls.api
+    async with Database(DatabaseSettings(url, driver=driver, pool_size=2)) as database:
+        yield database
+
+
+@pytest.fixture
+async def failing(superuser: psycopg.AsyncConnection) -> None:
+    """Make the section `raise_state` work."""
+    await superuser.execute(FAIL)
+
+
+@pytest.fixture
+async def run_id() -> UUID:
+    return UUID(int=7)
