@@ -53,8 +53,14 @@ types: $(STAMP) ## mypy and pyright, both strict
 	$(BIN)/pyright
 
 .PHONY: bench
-bench: $(STAMP) ## Measure the promises of speed (needs a quiet machine)
-	$(BIN)/python -m pytest -m bench -s $(TESTS)
+bench: $(STAMP) $(if $(ALONE),,.venv-bench/.installed) ## Measure speed against peers, on a quiet machine (ONLY=w1,w3 QUICK=1 ALONE=1)
+	$(BIN)/python -m tests.bench $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick) $(if $(ALONE),--alone)
+
+# The peers' packages stay out of the product's environment.
+.venv-bench/.installed: tests/bench/requirements.txt
+	@test -x .venv-bench/bin/python || $(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r tests/bench/requirements.txt
+	@touch $@
 
 .PHONY: soak
 soak: $(STAMP) ## Random commands and crashes against a model, for long
@@ -66,11 +72,12 @@ pins: ## Write requirements.txt and requirements-dev.txt from pyproject.toml
 	@test -x .venv-pins/bin/pip-compile || { $(PYTHON) -m venv .venv-pins && .venv-pins/bin/pip install --quiet pip-tools; }
 	.venv-pins/bin/pip-compile $(PIN_OPTIONS) --extra dev --output-file requirements-dev.txt pyproject.toml
 	.venv-pins/bin/pip-compile $(PIN_OPTIONS) --constraint requirements-dev.txt --output-file requirements.txt pyproject.toml
-	@sed -i '/^# The following packages are considered/d' requirements.txt requirements-dev.txt
+	.venv-pins/bin/pip-compile $(PIN_OPTIONS) --output-file tests/bench/requirements.txt tests/bench/requirements.in
+	@sed -i '/^# The following packages are considered/d' requirements.txt requirements-dev.txt tests/bench/requirements.txt
 
 PIN_OPTIONS = --quiet --generate-hashes --strip-extras --allow-unsafe --no-header --no-annotate \
   --no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(if $(UPGRADE),--upgrade)
 
 .PHONY: clean
 clean: ## Remove what set-up, tests and tools made
-	rm -rf .venv .venv-pins .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist ./*.egg-info
+	rm -rf .venv .venv-pins .venv-bench .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist ./*.egg-info
