@@ -1,5 +1,7 @@
 """`.sql` files: what is a parameter, what only looks like one, and what is refused while loading."""
 
+from pathlib import Path
+
 import pytest
 
 from tenancy.sql import SqlFileError, Statement, load_file, parse
@@ -93,6 +95,6 @@ def test_a_file_that_cannot_be_meant_is_refused(text: str, complaint: str) -> No
         parse(text, "here.sql")
 
 
-def test_a_missing_file_is_an_error(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         load_file(tmp_path / "none.sql")
