@@ -15,8 +15,8 @@ DEFAULT_ROLE = "tenantry_tenant"
 _NAME = re.compile(r"--\s*name:\s*(.*?)\s*$")
 _SNAKE_CASE = re.compile(r"[a-z][a-z0-9_]*")
 _ROLE = re.compile(r"--\s*role:\s*([a-z][a-z0-9_]*)\s*$")
-# In the order of the alternatives: literal with escapes, literal, quoted identifier, dollar-quoted body, comments, cast,
-# parameter.
+# In the order of the alternatives: literal with escapes, literal, quoted identifier, dollar-quoted body, comments,
+# cast, parameter.
 _TOKEN = re.compile(
     r"(?P<escape>\b[eE]'(?:[^'\\]|\\.|'')*')"
     r"|(?P<literal>'(?:[^']|'')*')"
