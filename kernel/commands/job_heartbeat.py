@@ -19,12 +19,24 @@ SQL = load_sql(__file__)
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """How a lease stands: `run_status` is None when the run is gone; without `lease_held` somebody else has the job."""
+    """How a lease stands: `run_status` is None when the run is gone; without `lease_held` somebody else has the job.
 
-    run_id: UUID
-    stage_id: str
+    The fence tells it from another lease of the same stage: a worker may hold a lost one and its successor at once.
+    """
+
+    fence: Fence
     run_status: RunStatus | None
     lease_held: bool
+
+    @property
+    def run_id(self) -> UUID:
+        """The run of the job."""
+        return self.fence.run_id
+
+    @property
+    def stage_id(self) -> str:
+        """The stage of the job."""
+        return self.fence.stage_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +74,7 @@ def heartbeats(rows: Iterable[Row]) -> tuple[Heartbeat, ...]:
     """Return the answers of the statement's rows."""
     return tuple(
         Heartbeat(
-            row["run_id"],
-            row["stage_id"],
+            Fence(row["run_id"], row["stage_id"], row["attempt"], row["started_at"]),
             RunStatus(row["run_status"]) if row["run_status"] else None,
             row["lease_held"],
         )

@@ -28,6 +28,8 @@ beaten as (
 select
   asked.run_id,
   asked.stage_id,
+  asked.attempt,
+  asked.started_at,
   run.status as run_status,
   coalesce(
     job.status = 'RUNNING' and job.attempt = asked.attempt and job.started_at = asked.started_at, false

@@ -5,13 +5,14 @@ settle leased ahead. A slot is taken from lease to settle; an abandoned thread k
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
 from kernel import (
@@ -33,6 +34,8 @@ from kernel import (
 from service.worker.ledger_writer import LedgerWriter
 
 logger = logging.getLogger(__name__)
+# How long a cancelled body may take to end before nobody waits for it any more.
+LET_GO_S = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +48,8 @@ class Execution:
     journal: StageJournal = field(default_factory=StageJournal)
     began_at: float = field(default_factory=monotonic)
     task: asyncio.Task[None] | None = None
-    body: asyncio.Task[StageOutcome] | None = None
+    body: asyncio.Task[Any] | None = None
+    ended: asyncio.Future[None] | None = None
     is_settling: bool = False
 
 
@@ -58,7 +62,7 @@ class Counts:
 
 
 class Executor:
-    """Holds the executions of this worker: at most `concurrency` of them, threads that were abandoned included."""
+    """Holds the executions of this worker: at most `concurrency` of them, bodies that were abandoned included."""
 
     def __init__(self, concurrency: int, abort_grace_s: float, max_output_bytes: int, tasks: asyncio.TaskGroup) -> None:
         self.concurrency = concurrency
@@ -72,6 +76,8 @@ class Executor:
         self._tasks = tasks
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="tenantry-stage")
         self._abandoned = 0
+        self._left_alone: set[asyncio.Task[Any]] = set()
+        self._stopping: AbortReason | None = None
         self._ended: list[Execution] = []
         self._changed = asyncio.Event()
 
@@ -81,8 +87,8 @@ class Executor:
         return max(self.concurrency - len(self.executions) - self._abandoned, 0)
 
     @property
-    def abandoned_threads(self) -> int:
-        """How many threads run bodies that nobody waits for any more."""
+    def abandoned(self) -> int:
+        """How many bodies still run that nobody waits for any more: threads, and tasks that ignore cancellation."""
         return self._abandoned
 
     def start(self, tenant_id: UUID, jobs: Iterable[LeasedJob]) -> None:
@@ -93,6 +99,8 @@ class Executor:
             self.by_tenant[tenant_id] += 1
             self.counts.started += 1
             execution.task = self._tasks.create_task(self._execute(execution))
+            if self._stopping is not None:
+                self.abort(execution, self._stopping)
 
     def abort(self, execution: Execution, reason: AbortReason) -> None:
         """Tell a body to stop; after the grace its task is cancelled. Once told, further reasons change nothing."""
@@ -102,9 +110,16 @@ class Executor:
         asyncio.get_running_loop().call_later(self._abort_grace_s, self._cancel_body, execution)
 
     def abort_all(self, reason: AbortReason) -> None:
-        """Tell every body to stop."""
+        """Tell every body to stop, those that are yet to come included."""
+        self._stopping = reason
         for execution in list(self.executions.values()):
             self.abort(execution, reason)
+
+    def give_up(self) -> None:
+        """Leave everything as it is: what was not written stays leased until the leases lapse."""
+        for execution in list(self.executions.values()):
+            if execution.task is not None:
+                execution.task.cancel()
 
     async def idle(self) -> None:
         """Wait until nothing is under way."""
@@ -127,6 +142,7 @@ class Executor:
     def _cancel_body(self, execution: Execution) -> None:
         if execution.body is not None and not execution.body.done():
             execution.body.cancel()
+            asyncio.get_running_loop().call_later(LET_GO_S, _end, execution.ended)
 
     async def _execute(self, execution: Execution) -> None:
         try:
@@ -170,25 +186,57 @@ class Executor:
 
     async def _ask(self, execution: Execution, invocation: StageInvocation) -> StageOutcome | Literal[True]:
         """Return how the stage ends without its body, or True when the body is to run."""
-        answer = await run_when(invocation, self._threads)
+        answer = await self._until_ended(execution, invocation, run_when(invocation, self._threads))
         if execution.abort.reason == "shutdown":
             return StageReleased()
+        if answer is None:
+            return self._aborted(execution)
         if isinstance(answer, StageFailed):
             return answer
         return True if answer else StageSkipped()
 
     async def _run_body(self, execution: Execution, invocation: StageInvocation) -> StageOutcome:
-        """Run the body as a task of its own, so that an abort can cancel it and not what comes after it."""
-        execution.body = self._tasks.create_task(run_stage(invocation, self._threads))
-        await asyncio.wait({execution.body})
-        self._keep_slot_of(invocation)
-        if execution.body.cancelled():
-            # By _cancel_body, after an abort and its grace, or by the body itself.
+        outcome: StageOutcome | None = await self._until_ended(
+            execution, invocation, run_stage(invocation, self._threads)
+        )
+        if outcome is None:
             return self._aborted(execution)
-        outcome = execution.body.result()
         if execution.abort.reason == "shutdown" and isinstance(outcome, StageFailed):
             return StageReleased()
         return outcome
+
+    async def _until_ended(
+        self, execution: Execution, invocation: StageInvocation, call: Coroutine[Any, Any, Any]
+    ) -> Any:
+        """Await foreign code in a task of its own, so that an abort can cancel it and not what comes after it.
+
+        Returns None when it was cancelled, by `_cancel_body` or by itself; one that goes on all the same is left alone.
+        """
+        loop = asyncio.get_running_loop()
+        ended = execution.ended = loop.create_future()
+        body = execution.body = loop.create_task(_interruptible(call))
+        body.add_done_callback(lambda _body: _end(ended))
+        try:
+            await ended
+        except asyncio.CancelledError:
+            body.cancel()
+            raise
+        finally:
+            self._keep_slot_of(invocation)
+            if not body.done():
+                self._leave_alone(body)
+        return None if not body.done() or body.cancelled() else body.result()
+
+    def _leave_alone(self, body: asyncio.Task[Any]) -> None:
+        """Keep the slot of a task that ignores its cancellation until it ends."""
+
+        def ended(_body: asyncio.Task[Any]) -> None:
+            self._left_alone.discard(body)
+            self._returned()
+
+        self._abandoned += 1
+        self._left_alone.add(body)
+        body.add_done_callback(ended)
 
     def _aborted(self, execution: Execution) -> StageOutcome:
         if execution.abort.reason == "shutdown":
@@ -204,9 +252,15 @@ class Executor:
             return
         self._abandoned += 1
         loop = asyncio.get_running_loop()
-        thread.add_done_callback(lambda _done: loop.call_soon_threadsafe(self._thread_returned))
 
-    def _thread_returned(self) -> None:
+        def returned(_thread: Future[object]) -> None:
+            # At the process's end the loop may be gone before the thread is.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._returned)
+
+        thread.add_done_callback(returned)
+
+    def _returned(self) -> None:
         self._abandoned -= 1
         self._changed.set()
 
@@ -224,6 +278,19 @@ class Executor:
         self.counts.outcomes[_label(settled.status, outcome)] += 1
         self._forget(execution)
         self.start(tenant_id, settled.next_jobs)
+
+
+def _end(ended: asyncio.Future[None] | None) -> None:
+    if ended is not None and not ended.done():
+        ended.set_result(None)
+
+
+async def _interruptible(call: Coroutine[Any, Any, Any]) -> Any:
+    """Await foreign code; a KeyboardInterrupt is its own making, since the worker's signals never raise one."""
+    try:
+        return await call
+    except KeyboardInterrupt as error:
+        return StageFailed(f"KeyboardInterrupt: {error}".removesuffix(": "))
 
 
 def _label(status: str, outcome: StageOutcome) -> str:

@@ -8,27 +8,41 @@ import asyncio
 import logging
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from time import monotonic
 from uuid import UUID, uuid4
 
-from kernel import Fence, Heartbeat, JobRelease, Kernel, KernelLimits, Registry, RunStatus, Ticked, WorkerTick
+from kernel import (
+    Fence,
+    Heartbeat,
+    JobRelease,
+    JobsReleased,
+    Kernel,
+    KernelLimits,
+    Registry,
+    RunStatus,
+    Ticked,
+    WorkerTick,
+)
 from service.settings import Settings
 from service.worker.dispatcher import Dispatcher, DueTenant, share_out
-from service.worker.executor import Executor
+from service.worker.executor import LET_GO_S, Executor
 from service.worker.heartbeat import HeartbeatThread
 from service.worker.ledger_writer import LedgerWriter, WriterHooks
 from service.worker.maintenance import Maintenance
 from service.worker.reporter import Reporter
 from service.worker.watch import CancellationWatch
-from tenancy import Database, DatabaseUnavailableError
+from tenancy import Database, DatabaseUnavailableError, load_sql
 
 logger = logging.getLogger(__name__)
+SQL = load_sql(__file__)
 FOUND_RECENTLY_S = 1.0
 LAPSED_EVERY_S = 1.0
 SHORTEST_COOLDOWN_S = 0.025
 LONGEST_COOLDOWN_S = 1.0
 CONCURRENT_TICKS = 4
+LAST_WRITES_S = 5.0
 
 
 @dataclass(slots=True)
@@ -139,12 +153,20 @@ class WorkerHost:
                 if not self.pulse.is_database_away:
                     logger.warning("database_away", extra={"error": type(error).__name__})
                 self.pulse.is_database_away = True
-                await asyncio.sleep(random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
+                await self._rest()
+                continue
+            except Exception:
+                # Whatever the server refuses just now, the bodies under way want their outcomes stored.
+                logger.exception("dispatch_failed")
+                await self._rest()
                 continue
             if found:
                 self.pulse.found_at = monotonic()
             else:
                 await self._pause()
+
+    async def _rest(self) -> None:
+        await asyncio.sleep(random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
 
     async def _pause(self) -> None:
         is_busy = monotonic() - self.pulse.found_at < FOUND_RECENTLY_S
@@ -168,25 +190,38 @@ class WorkerHost:
             return False
         self.pulse.due = [tenant for tenant in await self._dispatcher.due() if self._may_tick(tenant.tenant_id, now)]
         shares = share_out(self.pulse.due, self.executor.room, self.executor.by_tenant)
-        asked = {tenant.tenant_id for tenant in self.pulse.due if tenant.tenant_id in shares or not tenant.is_ready}
-        asked.update(lapsed)
+        waiting = {tenant.tenant_id for tenant in self.pulse.due if tenant.is_waiting}
+        asked = {*shares, *waiting, *lapsed}
         asked.update(tenant_id for tenant_id, state in self._tenants.items() if state.needs_release)
         if not asked:
             return False
         gate = asyncio.Semaphore(CONCURRENT_TICKS)
-        async with asyncio.TaskGroup() as ticks:
-            results = [
-                ticks.create_task(self._tick(tenant_id, shares.get(tenant_id, 0), gate, reap=tenant_id in lapsed))
+        # Each to its end, whatever becomes of the others: one cancelled at COMMIT leaves leases that nobody knows.
+        found = await asyncio.gather(
+            *(
+                self._tick(
+                    WorkerTick(
+                        self.worker_id,
+                        shares.get(tenant_id, 0),
+                        reap=tenant_id in lapsed,
+                        promote=tenant_id in waiting,
+                    ),
+                    tenant_id,
+                    gate,
+                )
                 for tenant_id in sorted(asked, key=lambda tenant_id: -shares.get(tenant_id, 0))
-            ]
-        return any(result.result() for result in results)
+            )
+        )
+        if None in found:
+            raise DatabaseUnavailableError("the database went away under a tick")
+        return any(found)
 
     def _may_tick(self, tenant_id: UUID, now: float) -> bool:
         state = self._tenants.get(tenant_id)
         return state is None or (state.not_before <= now and not state.is_ticking)
 
-    async def _tick(self, tenant_id: UUID, limit: int, gate: asyncio.Semaphore, *, reap: bool) -> bool:
-        """Tick one tenant in a transaction of its own; a failure is this tenant's alone."""
+    async def _tick(self, wanted: WorkerTick, tenant_id: UUID, gate: asyncio.Semaphore) -> bool | None:
+        """Tick one tenant in a transaction of its own; a failure is its own, None says that the database is away."""
         assert self.executor is not None
         state = self._tenants.setdefault(tenant_id, TenantState())
         if state.is_ticking:
@@ -196,10 +231,15 @@ class WorkerHost:
             async with gate:
                 if state.needs_release:
                     await self._release(tenant_id, state)
-                room = min(limit, self.executor.room)
+                # Flushes lease ahead in the meantime: the room is what there is now.
+                command = replace(wanted, limit=min(wanted.limit, self.executor.room))
                 async with self._database.transaction(tenant_id) as tx:
-                    ticked = await self.kernel.dispatch(WorkerTick(self.worker_id, room, reap=reap), tx)
+                    ticked = await self.kernel.dispatch(command, tx)
         except DatabaseUnavailableError:
+            # What it leased may be ours without our knowing, and what is ours may wait for its reply.
+            state.needs_release = True
+            return None
+        except asyncio.CancelledError:
             state.needs_release = True
             raise
         except Exception:
@@ -275,16 +315,30 @@ class WorkerHost:
     async def _release(self, tenant_id: UUID, state: TenantState) -> None:
         """Give back what the database says this worker has and the worker does not know.
 
-        Only while no flush is under way: with no tick (this one is it) and no flush, nothing can be leased unheard of.
+        What was leased before the clock is read, by a flush that has ended since, is known or was never heard of.
+        Called by the only tick of this tenant's, so nothing else can lease.
         """
         assert self.executor is not None
         assert self._writer is not None
-        if self._writer.is_flushing(tenant_id):
-            return
+        state.needs_release = False
+        try:
+            async with self._database.transaction(tenant_id) as tx:
+                clock = await tx.fetch_one(SQL["clock"])
+            await self._writer.written(tenant_id)
+            released = await self._release_before(tenant_id, clock["now"] if clock is not None else None)
+        except BaseException:
+            state.needs_release = True
+            raise
+        if released.released:
+            logger.info("leases_given_back", extra={"leases": len(released.released)})
+        if released.busy:
+            state.needs_release = True
+
+    async def _release_before(self, tenant_id: UUID, before: datetime | None) -> JobsReleased:
+        assert self.executor is not None
         known = [fence for fence, execution in self.executor.executions.items() if execution.tenant_id == tenant_id]
         async with self._database.transaction(tenant_id) as tx:
-            released = await self.kernel.dispatch(JobRelease(self.worker_id, known), tx)
-        state.needs_release = released.busy > 0
+            return await self.kernel.dispatch(JobRelease(self.worker_id, known, before), tx)
 
     def _leases(self) -> dict[UUID, list[Fence]]:
         """Return the leases to keep, by tenant. Called in the heartbeat thread: takes one copy of the dictionary."""
@@ -301,9 +355,8 @@ class WorkerHost:
 
     def _react(self, answers: Iterable[Heartbeat]) -> None:
         assert self.executor is not None
-        held = {(fence.run_id, fence.stage_id): execution for fence, execution in self.executor.executions.items()}
         for answer in answers:
-            execution = held.get((answer.run_id, answer.stage_id))
+            execution = self.executor.executions.get(answer.fence)
             if execution is None or execution.is_settling:
                 continue
             if answer.run_status is not RunStatus.RUNNING:
@@ -328,12 +381,18 @@ class WorkerHost:
                 await executor.idle()
         except TimeoutError:
             executor.abort_all("shutdown")
-            await self._idle_or_away(executor)
+        await self._let_go(executor)
 
-    async def _idle_or_away(self, executor: Executor) -> None:
-        # With the database away nothing can be given back; the leases lapse by themselves.
+    async def _let_go(self, executor: Executor) -> None:
+        """Wait for the last outcomes; what the database, being away, does not take back lapses by itself."""
+        assert self._writer is not None
         try:
-            async with asyncio.timeout(self._settings.abort_grace.total_seconds() + 10):
+            async with asyncio.timeout(self._settings.abort_grace.total_seconds() + LET_GO_S + LAST_WRITES_S):
                 await executor.idle()
-        except TimeoutError:
+                for tenant_id, state in list(self._tenants.items()):
+                    if state.needs_release:
+                        await self._release(tenant_id, state)
+        except (TimeoutError, DatabaseUnavailableError):
             logger.warning("worker_stopped_with_leases", extra={"executing": len(executor.executions)})
+            executor.give_up()
+            self._writer.give_up()

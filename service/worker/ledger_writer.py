@@ -8,7 +8,8 @@ itself. One bad item never fails its neighbours, and an item whose rows somebody
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -20,12 +21,14 @@ from tenancy import CommitOutcomeUnknownError, Database, DatabaseUnavailableErro
 
 logger = logging.getLogger(__name__)
 BATCH = 100
-# While one flush of a tenant waits for the disk, a second one can be planned and executed; more only queue at the server.
+# While one flush of a tenant waits for the disk, a second one can be executed; more only queue at the server.
 LANES = 2
 LANE_BATCH = 16
 BUSY_ROUNDS = 5
 RETRY_S = (0.05, 0.2, 0.5, 1.0, 2.0)
-TRANSIENT = (pg.DeadlockDetected, pg.SerializationFailure, pg.LockNotAvailable, pg.QueryCanceled, pg.AdminShutdown)
+# What lies with the server (no disk, no memory, a standby, a lock) passes; what lies with the item does not.
+TRANSIENT = (pg.OperationalError, pg.ReadOnlySqlTransaction)
+HOPELESS = (pg.ProgramLimitExceeded, pg.StatementTooComplex, pg.TooManyColumns, pg.TooManyArguments)
 
 
 @dataclass(slots=True)
@@ -70,6 +73,8 @@ class LedgerWriter:
         self._hooks = hooks
         self._tasks = tasks
         self._queues: dict[UUID, _Queue] = {}
+        self._flushing: set[asyncio.Task[None]] = set()
+        self._writes: dict[UUID, set[asyncio.Future[None]]] = {}
 
     async def settle(self, tenant_id: UUID, settlement: Settlement) -> Settled:
         """Settle a job; returns once its transaction has committed.
@@ -85,10 +90,15 @@ class LedgerWriter:
         begun: Begun = await self._put(tenant_id, job)
         return begun
 
-    def is_flushing(self, tenant_id: UUID) -> bool:
-        """Tell whether a flush of this tenant's is under way."""
-        queue = self._queues.get(tenant_id)
-        return queue is not None and queue.flushes > 0
+    async def written(self, tenant_id: UUID) -> None:
+        """Wait until the transactions of this tenant's that are under way have ended, well or not."""
+        if under_way := self._writes.get(tenant_id):
+            await asyncio.wait([*under_way])
+
+    def give_up(self) -> None:
+        """Write nothing more: the database is away and the process is to end."""
+        for flush in self._flushing:
+            flush.cancel()
 
     def _put(self, tenant_id: UUID, request: Settlement | LeasedJob) -> asyncio.Future[Any]:
         item = _Item(request, asyncio.get_running_loop().create_future())
@@ -96,8 +106,13 @@ class LedgerWriter:
         queue.items.append(item)
         if queue.wants_flush:
             queue.flushes += 1
-            self._tasks.create_task(self._drain(tenant_id, queue))
+            self._start(self._drain(tenant_id, queue))
         return item.answer
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._tasks.create_task(work)
+        self._flushing.add(task)
+        task.add_done_callback(self._flushing.discard)
 
     async def _drain(self, tenant_id: UUID, queue: _Queue) -> None:
         try:
@@ -123,7 +138,7 @@ class LedgerWriter:
                 queue.items.append(item)
             else:
                 # Waits for the row in a transaction that holds nothing else, beside the flushes that go on.
-                self._tasks.create_task(self._wait_alone(tenant_id, item))
+                self._start(self._wait_alone(tenant_id, item))
 
     async def _flush_alone(self, tenant_id: UUID, batch: list[_Item], error: Exception) -> None:
         if len(batch) == 1:
@@ -151,13 +166,29 @@ class LedgerWriter:
         tries = 0
         while True:
             try:
-                return await self._write(tenant_id, batch, wait=wait)
+                with self._noted(tenant_id):
+                    return await self._write(tenant_id, batch, wait=wait)
             except CommitOutcomeUnknownError:
                 self._hooks.outcome_unknown(tenant_id)
             except (DatabaseUnavailableError, *TRANSIENT) as error:
+                if isinstance(error, HOPELESS):
+                    raise
                 logger.warning("flush_repeated", extra={"tries": tries + 1, "error": type(error).__name__})
             await asyncio.sleep(RETRY_S[min(tries, len(RETRY_S) - 1)])
             tries += 1
+
+    @contextmanager
+    def _noted(self, tenant_id: UUID) -> Generator[None]:
+        done = asyncio.get_running_loop().create_future()
+        under_way = self._writes.setdefault(tenant_id, set())
+        under_way.add(done)
+        try:
+            yield
+        finally:
+            done.set_result(None)
+            under_way.discard(done)
+            if not under_way:
+                self._writes.pop(tenant_id, None)
 
     async def _write(self, tenant_id: UUID, batch: list[_Item], *, wait: bool) -> list[Settled | Begun]:
         settlements = [item.request for item in batch if isinstance(item.request, Settlement)]

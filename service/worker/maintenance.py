@@ -35,6 +35,8 @@ class Maintenance:
                 await self.round()
             except DatabaseUnavailableError:
                 continue
+            except Exception:
+                logger.exception("maintenance_failed")
 
     async def round(self) -> None:
         """Reap stuck runs of the next tenants that run something, and purge for the next of all tenants."""

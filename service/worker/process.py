@@ -34,11 +34,12 @@ def run_worker(settings: Settings) -> int:
     """
     registry = load_registry(settings.require("workflows"))
     databases = worker_databases(settings)
-    host = uvloop.run(_run(settings, registry, databases))
-    if host.executor is not None and host.executor.abandoned_threads:
-        # A body that does not stop holds its thread, and the interpreter would wait for it for ever.
-        logging.shutdown()
-        os._exit(0)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        host = runner.run(_run(settings, registry, databases))
+        if host.executor is not None and host.executor.abandoned:
+            # A body that does not stop holds its thread or the loop, and the interpreter would wait for it for ever.
+            logging.shutdown()
+            os._exit(0)
     return 0
 
 

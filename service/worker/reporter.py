@@ -44,6 +44,8 @@ class Reporter:
                     await self._kernel.dispatch(command, tx)
             except DatabaseUnavailableError:
                 logger.warning("reports_dropped", extra={"lines": len(command.logs)})
+                # The others would each wait in vain for as long.
+                return
             except Exception:
                 logger.exception("report_failed", extra={"tenant_id": str(tenant_id)})
 
