@@ -4,9 +4,12 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 
-from tests.bench import ours
+from tests.bench import api, budgets, contenders, hand, ours
+from tests.bench.budgets import Sizes
+from tests.bench.contenders import PEERS, PYTHON, Load, Peer, PeerSetting
 from tests.bench.ours import Setting
 from tests.bench.report import OURS, Figure, print_table, say, show
 from tests.bench.servers import BenchCluster
@@ -21,24 +24,90 @@ class Plan:
     with_peers: bool
 
     @property
+    def peers(self) -> tuple[Peer, ...]:
+        return PEERS if self.with_peers else ()
+
+    @property
     def rounds(self) -> int:
-        return 1 if self.is_quick else 3
+        return 1 if self.is_quick else 2
 
 
+LIVE = (
+    Setting(),
+    Setting(processes=2),
+    Setting(live_batch=50, live_clients=2),
+    Setting(processes=2, live_batch=50, live_clients=2),
+)
 Part = Callable[[BenchCluster, Plan], Iterable[Figure]]
 
 
 def w1(cluster: BenchCluster, plan: Plan) -> Iterable[Figure]:
-    """Throughput of runs of three stages: a backlog, and live."""
-    count = 2000 if plan.is_quick else 5000
+    """W1: runs of three trivial stages, a backlog and live, against the peers and against the same writes by hand."""
+    ours_count, peer_count = (2000, 300) if plan.is_quick else (5000, 800)
     settings = [Setting(), Setting(processes=2)]
+    by_hand = [(2, 32), (4, 64)]
     if not plan.is_quick:
         settings += [Setting(concurrency=128), Setting(concurrency=256), Setting(processes=2, concurrency=128)]
+        by_hand += [(1, 64), (4, 16), (2, 128), (8, 32)]
     for _ in range(plan.rounds):
         for setting in settings:
-            yield from attempt("W1 backlog", setting.label, lambda s=setting: [ours.backlog(cluster, s, count)])
-        for setting in (Setting(), Setting(processes=2), Setting(live_batch=50, live_clients=2)):
-            yield from attempt("W1 live", setting.label, lambda s=setting: [ours.live(cluster, s, count)])
+            yield from attempt("W1 backlog", setting.label, lambda s=setting: [ours.backlog(cluster, s, ours_count)])
+        for setting in LIVE:
+            yield from attempt("W1 live", setting.label, lambda s=setting: [ours.live(cluster, s, ours_count)])
+        for connections, size in by_hand:
+            label = f"{connections} x {size}"
+            measure = partial(hand.limit, cluster, connections, size, ours_count)
+            yield from attempt("W1 backlog", label, lambda m=measure: [m()], hand.NAME)
+        for peer in plan.peers:
+            load = Load("W1 backlog", peer_count, peer_count)
+            yield from _peer(cluster, peer, peer.settings[:1] if plan.is_quick else peer.settings, load)
+            for live in peer.live:
+                load = Load("W1 live", peer_count, peer_count, live)
+                yield from _peer(cluster, peer, peer.settings[:1], load)
+
+
+def w3(cluster: BenchCluster, plan: Plan) -> Iterable[Figure]:
+    """W3: one run at a random moment on an idle system; over: until a client that looks every 2 ms sees it completed."""
+    count = 30 if plan.is_quick else 100
+    yield from attempt("W3", "idle", lambda: api.idle(cluster, count))
+    for peer in plan.peers:
+        for setting in peer.idle[:1] if plan.is_quick else peer.idle:
+            yield from attempt("W3", setting.label, partial(_idle_peer, cluster, peer, setting, count), peer.name)
+
+
+def w4(cluster: BenchCluster, plan: Plan) -> Iterable[Figure]:
+    """W4: the first 5,000 (peers: 1,000) of 100,000 pending runs, against as many of an empty queue."""
+    depth, first, peer_first = (20_000, 2000, 200) if plan.is_quick else (100_000, 5000, 1000)
+    yield from attempt("W4 deep backlog", Setting().label, lambda: ours.deep(cluster, Setting(), depth, first))
+    for peer in plan.peers if not plan.is_quick else ():
+        for work, count in (("W4 deep backlog", depth), ("W4 empty queue", peer_first)):
+            yield from _peer(cluster, peer, peer.settings[:1], Load(work, count, peer_first))
+
+
+def w5(cluster: BenchCluster, plan: Plan) -> Iterable[Figure]:
+    """W5: how fast the API accepts runs, against the framework's route that does begin, bind, one insert, commit."""
+    for _ in range(plan.rounds):
+        yield from attempt("W5 accepts", "1 process", lambda: api.accepts(cluster, 3 if plan.is_quick else 6))
+
+
+def budget(cluster: BenchCluster, plan: Plan) -> Iterable[Figure]:
+    """The budgets: what a run may cost, who has work, claims at depth."""
+    sizes = Sizes(1000, 50_000, 50_000, 20_000) if plan.is_quick else Sizes()
+    yield from attempt("budget", "cost of a run", lambda: budgets.costs(cluster))
+    yield from attempt("budget", "who has work", lambda: budgets.due_query(cluster, sizes))
+    yield from attempt("budget", "claims at depth", lambda: budgets.depth(cluster, sizes))
+
+
+def _peer(cluster: BenchCluster, peer: Peer, settings: Iterable[PeerSetting], load: Load) -> Iterable[Figure]:
+    for setting in settings:
+        measure = partial(contenders.throughput, cluster, peer, setting, load)
+        yield from attempt(load.work, setting.label, lambda m=measure: [m()], peer.name)
+
+
+def _idle_peer(cluster: BenchCluster, peer: Peer, setting: PeerSetting, count: int) -> Iterable[Figure]:
+    latencies = contenders.idle(cluster, peer, setting, count)
+    for name, value in zip(("p50", "p95"), api.quantiles(latencies), strict=True):
+        yield Figure(f"W3 over {name}", peer.name, setting.label, value, unit="ms")
 
 
 def attempt(
@@ -53,7 +122,7 @@ def attempt(
         yield show(Figure(work, contender, setting, None, note=note))
 
 
-PARTS: dict[str, Part] = {"w1": w1}
+PARTS: dict[str, Part] = {"w1": w1, "w3": w3, "w4": w4, "w5": w5, "budgets": budget}
 
 
 def main() -> int:
@@ -67,6 +136,8 @@ def main() -> int:
     if unknown := set(chosen) - set(PARTS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     plan = Plan(is_quick=options.quick, with_peers=not options.alone)
+    if plan.with_peers and not PYTHON.exists():
+        parser.error("the peers are not installed: make bench does it, or leave them out with --alone")
     began = monotonic()
     sweep()
     cluster = BenchCluster()

@@ -73,7 +73,7 @@ def workers(urls: DatabaseUrls, setting: Setting, spine: Spine) -> Iterator[list
 def backlog(cluster: BenchCluster, setting: Setting, count: int, *, tenants: int = 1) -> Figure:
     """W1: runs that appear all at once; from the first start to the last completion."""
     work = "W1 backlog" if tenants == 1 else f"W1 {tenants} tenants"
-    with _database(cluster) as (urls, spine), workers(urls, setting, spine) as pids:
+    with fresh_database(cluster) as (urls, spine), workers(urls, setting, spine) as pids:
         owners = spine.add_tenants(tenants)
         meter = Meter(cluster, urls.database, pids)
         with spine.connection.transaction():
@@ -89,7 +89,7 @@ def backlog(cluster: BenchCluster, setting: Setting, count: int, *, tenants: int
 
 def live(cluster: BenchCluster, setting: Setting, count: int) -> Figure:
     """W1: workers idle, runs created while they work; from the first creation to the last completion."""
-    with _database(cluster) as (urls, spine), workers(urls, setting, spine) as pids:
+    with fresh_database(cluster) as (urls, spine), workers(urls, setting, spine) as pids:
         owners = spine.add_tenants()
         meter = Meter(cluster, urls.database, [*pids, os.getpid()])
         before = meter.read()
@@ -105,7 +105,7 @@ def live(cluster: BenchCluster, setting: Setting, count: int) -> Figure:
 
 def deep(cluster: BenchCluster, setting: Setting, depth: int, first: int) -> list[Figure]:
     """W4: the first runs of a deep backlog against as many runs of an empty queue."""
-    with _database(cluster) as (urls, spine), workers(urls, setting, spine) as pids:
+    with fresh_database(cluster) as (urls, spine), workers(urls, setting, spine) as pids:
         owners = spine.add_tenants()
         meter = Meter(cluster, urls.database, pids)
         with spine.connection.transaction():
@@ -153,7 +153,8 @@ def _await_settled(spine: Spine, jobs: int) -> None:
 
 
 @contextmanager
-def _database(cluster: BenchCluster) -> Iterator[tuple[DatabaseUrls, Spine]]:
+def fresh_database(cluster: BenchCluster) -> Iterator[tuple[DatabaseUrls, Spine]]:
+    """Yield a migrated database of a measurement, dropped afterwards, with a look into it."""
     urls = cluster.create()
     try:
         with Spine(urls) as spine:

@@ -23,6 +23,11 @@ class Figure:
     cost: Cost | None = None
     runs: int = 0
     note: str = ""
+    budget: float | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.budget is not None and self.value is not None and self.value > self.budget
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -30,7 +35,7 @@ class Figure:
 
     @property
     def lower_is_better(self) -> bool:
-        return self.unit in ("ms", "per run", "times")
+        return self.unit == "ms"
 
 
 def say(text: str = "") -> None:
@@ -96,9 +101,11 @@ def _cells(figure: Figure) -> list[str]:
     value = (
         f"FAILED: {figure.note}" if figure.value is None else f"{figure.value:,.{_digits(figure.value)}f} {figure.unit}"
     )
+    if figure.budget is not None:
+        value += f" ({'OVER' if figure.is_over else 'within'} {figure.budget:g})"
     cells = [figure.work, figure.contender, figure.setting, value]
     if figure.cost is None or not figure.runs:
-        return [*cells, *[""] * 6] if figure.value is None or not figure.note else [*cells, figure.note]
+        return cells
     cost, runs = figure.cost, figure.runs
     return [
         *cells,

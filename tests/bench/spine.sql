@@ -52,6 +52,10 @@ from (
   limit :first::int
 ) as run
 
+-- name: by_index
+-- For this transaction.
+set local enable_seqscan = off
+
 -- name: faults
 -- Completed runs that are not right: output, stages, attempts, jobs left behind, or a history with a gap or a repeat.
 select count(*) as wrong
@@ -85,4 +89,8 @@ select
   extract(epoch from run.completed_at)::float8 as completed_at,
   (run.output ->> 'n')::int as n
 from tenantry.workflow_runs as run
-where run.tenant_id = any(:tenants::uuid[]) and run.run_id = :run_id::uuid and run.status = 'COMPLETED'
+where run.run_id = :run_id::uuid and run.status = 'COMPLETED'
+
+-- name: created
+-- How many runs there are.
+select count(*) as runs from tenantry.workflow_runs as run where run.tenant_id = any(:tenants::uuid[])
