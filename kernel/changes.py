@@ -1,7 +1,7 @@
-"""Collects what a transaction makes of its locked runs and writes it, set-based, in a fixed number of statements.
+"""Collects what a transaction makes of its locked runs and writes it, set-based, in one statement.
 
-A command locks, reads, decides in Python and hands its decisions to one `Changes`; `write` turns them into at most nine
-statements whatever their number, in one order for all commands: runs, stages, jobs, events.
+A command locks, reads, decides in Python and hands its decisions to one `Changes`; `write` turns them into one
+statement whatever their number, which writes in one order for all commands: runs, stages, jobs, events.
 """
 
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from uuid import UUID
 
 import orjson
 
-from tenancy import Call, TenantTransaction, load_sql
+from tenancy import TenantTransaction, load_sql
 
 SQL = load_sql(__file__)
 Item = dict[str, Any]
@@ -52,29 +52,34 @@ class Changes:
         self.update_jobs.pop((run_id, stage_id), None)
         self.delete_jobs.add((run_id, stage_id))
 
-    def calls(self) -> list[Call]:
-        """Return the statements with their items in key order, leaving out those that have none.
+    def arguments(self) -> dict[str, str | None]:
+        """Return the items as the statement takes them: JSON arrays in key order, None for those that have none.
 
         Key order is the lock order of all writers, so two transactions never hold rows the other way round.
         """
-        batches = (
-            ("insert_definitions", self.insert_definitions),
-            ("update_runs", self.update_runs),
-            ("insert_stages", self.insert_stages),
-            ("update_stages", list(self.update_stages.values())),
-            ("delete_jobs", [{"run_id": run_id, "stage_id": stage_id} for run_id, stage_id in self.delete_jobs]),
-            ("insert_jobs", self.insert_jobs),
-            ("update_jobs", list(self.update_jobs.values())),
-            ("insert_events", self.insert_events),
-            ("insert_annotations", self.insert_annotations),
-        )
-        return [(SQL[name], {"items": encode(sorted(items, key=_key))}) for name, items in batches if items]
+        batches: dict[str, list[Item]] = {
+            "definitions": self.insert_definitions,
+            "run_updates": self.update_runs,
+            "stage_inserts": self.insert_stages,
+            "stage_updates": list(self.update_stages.values()),
+            "job_deletes": [{"run_id": run_id, "stage_id": stage_id} for run_id, stage_id in self.delete_jobs],
+            "job_inserts": self.insert_jobs,
+            "job_updates": list(self.update_jobs.values()),
+            "events": self.insert_events,
+            "annotations": self.insert_annotations,
+        }
+        return {name: encode(sorted(items, key=_key)) if items else None for name, items in batches.items()}
 
     async def write(self, tx: TenantTransaction) -> None:
-        """Write everything; the statements may travel together with the caller's COMMIT."""
-        calls = self.calls()
-        if calls:
-            await tx.send(calls)
+        """Write everything, if there is anything; the statement may travel together with the caller's COMMIT."""
+        arguments = self.arguments()
+        if any(arguments.values()):
+            await tx.send([(SQL["write"], {**arguments, "run_ids": self.run_ids()})])
+
+    def run_ids(self) -> list[UUID]:
+        """Return the runs whose rows are updated or deleted, in key order: they bound what the statement reads."""
+        moved = {run_id for run_id, _ in (*self.update_stages, *self.update_jobs, *self.delete_jobs)}
+        return sorted(moved.union(item["run_id"] for item in self.update_runs))
 
 
 def _key(item: Item) -> tuple[str, str, int]:

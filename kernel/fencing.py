@@ -6,7 +6,7 @@ from enum import Enum
 from uuid import UUID
 
 from kernel.jobs import Fence
-from kernel.locking import JobRow, LockedRun, existing_runs, job_row, lock_runs, locked_run, read_jobs
+from kernel.locking import JobRow, LockedRun, existing_runs, job_row, lock_leases, locked_run
 from kernel.states import JobStatus
 from tenancy import TenantTransaction
 
@@ -30,16 +30,22 @@ class Fenced:
 
 
 async def lock_fenced(tx: TenantTransaction, fences: Iterable[Fence], *, wait: bool) -> Fenced:
-    """Lock the leases' runs, then read their jobs in a later statement, both in one message.
+    """Lock the leases' runs, then read runs and jobs in a later statement, both in one message.
 
     Without `wait` nothing is waited for: what somebody holds is BUSY. With it, runs are waited for, and a job row
     that a heartbeat holds counts as had, because the write that follows will wait for it too.
     """
     asked = list(fences)
-    runs_call = lock_runs((fence.run_id for fence in asked), wait=wait)
-    run_rows, job_rows = await tx.fetch_batch([runs_call, read_jobs((f.run_id, f.stage_id) for f in asked)])
-    runs = {row["run_id"]: locked_run(row) for row in run_rows}
-    jobs = {(row["run_id"], row["stage_id"]): job_row(row) for row in job_rows}
+    (rows,) = await tx.fetch_batch([lock_leases(((f.run_id, f.stage_id) for f in asked), wait=wait)])
+    runs: dict[UUID, LockedRun] = {}
+    jobs: dict[tuple[UUID, str], JobRow] = {}
+    for row in rows:
+        run_id: UUID = row["run_id"]
+        if run_id not in runs:
+            runs[run_id] = locked_run(row)
+        job = job_row(row)
+        if job is not None:
+            jobs[run_id, job.stage_id] = job
     missing = [fence.run_id for fence in asked if fence.run_id not in runs]
     alive = await existing_runs(tx, missing) if missing else set[UUID]()
     holds = {fence: _hold(fence, runs, jobs, alive, wait=wait) for fence in asked}

@@ -80,10 +80,13 @@ def lock_runs(run_ids: Iterable[UUID], *, wait: bool) -> Call:
     return SQL["lock_runs_waiting" if wait else "lock_runs"], {"run_ids": sorted(set(run_ids))}
 
 
-def read_jobs(keys: Iterable[tuple[UUID, str]]) -> Call:
-    """Return the call that reads, and where possible locks, the jobs of runs that are locked."""
+def lock_leases(keys: Iterable[tuple[UUID, str]], *, wait: bool) -> Call:
+    """Return the call that locks the runs of leased jobs and then reads runs and jobs.
+
+    One row a key of a locked run.
+    """
     items = [{"run_id": run_id, "stage_id": stage_id} for run_id, stage_id in sorted(set(keys))]
-    return SQL["fenced_jobs"], {"items": orjson.dumps(items).decode()}
+    return SQL["lock_leases"], {"items": orjson.dumps(items).decode(), "wait": wait}
 
 
 def locked_run(row: Row) -> LockedRun:
@@ -93,14 +96,16 @@ def locked_run(row: Row) -> LockedRun:
     return LockedRun(**values)
 
 
-def job_row(row: Row) -> JobRow:
-    """Return the job of a row of `fenced_jobs`."""
+def job_row(row: Row) -> JobRow | None:
+    """Return the job of a row of `lock_leases`, None when there is no such job."""
+    if row["job_status"] is None:
+        return None
     return JobRow(
         run_id=row["run_id"],
         stage_id=row["stage_id"],
-        status=JobStatus(row["status"]),
+        status=JobStatus(row["job_status"]),
         replay=row["replay"],
-        attempt=row["attempt"],
+        attempt=row["job_attempt"],
         max_attempts=row["max_attempts"],
         started_at=row["started_at"],
         had=row["had"],

@@ -27,21 +27,15 @@ select run.run_id
 from tenantry.workflow_runs as run
 where run.tenant_id = :tenant_id::uuid and run.run_id = any(:run_ids::uuid[])
 
--- name: fenced_jobs
--- The jobs named by the items, as they are now, and whether their rows could be locked (a heartbeat may hold one).
--- The fence (attempt, started_at) changes under the run's lock only, which the caller holds: a plain read tells the truth.
+-- name: lock_leases
+-- Lock the runs of the items in key order, leaving out what others hold unless :wait, and tell in a later statement how
+-- each run stands and what its job is. The fence (attempt, started_at) changes under the run's lock only: what is read
+-- after the lock is the truth. `had`: the job's row is locked too, where no heartbeat holds it just now.
 select
-  job.run_id, job.stage_id, job.status, job.replay, job.attempt, job.max_attempts, job.started_at, job.traceparent,
-  lockable.had is not null as had
-from json_to_recordset(:items::text::json) as item (run_id uuid, stage_id text)
-join tenantry.job_queue as job
-  on job.tenant_id = :tenant_id::uuid and job.run_id = item.run_id and job.stage_id = item.stage_id
-left join lateral (
-  select true as had
-  from tenantry.job_queue as mine
-  where mine.tenant_id = :tenant_id::uuid and mine.run_id = item.run_id and mine.stage_id = item.stage_id
-  for no key update of mine skip locked
-) as lockable on true
+  lease.run_id, lease.stage_id, lease.workflow_id, lease.version, lease.status, lease.priority, lease.event_sequence,
+  lease.redrive_count, lease.traceparent, lease.tracestate, lease.updated_at, lease.now,
+  lease.job_status, lease.replay, lease.job_attempt, lease.max_attempts, lease.started_at, lease.had
+from tenantry.lock_leases_v1(:tenant_id::uuid, :items::text::json, :wait::boolean) as lease
 
 -- name: stages_of_runs
 -- Every stage of these runs, with its output and what its job is doing. For runs whose lock is held.

@@ -44,13 +44,14 @@ class Ticked:
 class WorkerTick(Command[Ticked]):
     """Lease up to `limit` jobs of this tenant to `worker_id`.
 
-    Take lapsed leases back when `reap`. Never waits for a row.
+    Take lapsed leases back when `reap`, make ready what came due when `promote`. Never waits for a row.
     """
 
     name: ClassVar[str] = "worker.tick"
     worker_id: str
     limit: int
     reap: bool = True
+    promote: bool = True
 
 
 @handles(WorkerTick)
@@ -59,39 +60,43 @@ async def worker_tick(command: WorkerTick, tx: TenantTransaction, scope: Scope) 
 
     What the tenant's standing forbids is locked for a moment and left as it was.
     """
-    calls: list[Call] = [(SQL["standing"], {}), *promotions()]
-    if command.reap:
-        calls.append(lease_reap_stale.lapsed_call(scope.limits, REAP_LIMIT))
     is_serving = bool(scope.registry.served) and command.limit > 0
-    if is_serving:
-        calls += [
-            job_claim.claim_call(scope.registry, command.limit),
-            run_claim_pending.claim_call(scope.registry, command.limit),
-        ]
-    answers = await tx.fetch_batch(calls)
-    standing, promoted_runs, promoted_jobs = answers[0][0], answers[1], answers[2]
+    calls = _calls(command, scope, is_serving=is_serving)
+    answers = dict(zip(calls, await tx.fetch_batch(list(calls.values())), strict=True))
+    standing = answers["standing"][0]
     changes = Changes()
-    reaped = LeasesReaped(0, 0)
-    if command.reap:
-        reaped = await lease_reap_stale.reap(answers[3], changes, tx, scope)
+    reaped = await lease_reap_stale.reap(answers["lapsed"], changes, tx, scope) if command.reap else LeasesReaped(0, 0)
     allowed = await _allowed(command, standing, tx) if is_serving else 0
     budget = LeaseBudget(command.worker_id, allowed)
     resumed: list[RunDraft] = []
     ghosts: tuple[GhostJob, ...] = ()
     started: list[RunDraft] = []
     if allowed > 0:
-        resumed, ghosts = await job_claim.lease_jobs(answers[-2][:allowed], budget, changes, tx, scope)
-        started = run_claim_pending.start_runs(answers[-1][: budget.left], scope.registry, budget, changes)
+        resumed, ghosts = await job_claim.lease_jobs(answers["jobs"][:allowed], budget, changes, tx, scope)
+        started = run_claim_pending.start_runs(answers["runs"][: budget.left], scope.registry, budget, changes)
     await changes.write(tx)
     return Ticked(
         leased=job_claim.leased_of([*resumed, *started]),
         runs=run_claim_pending.claimed_of(started),
         ghosts=ghosts,
         reaped=reaped,
-        promoted=len(promoted_runs) + len(promoted_jobs),
+        promoted=len(answers.get("runs_due", ())) + len(answers.get("jobs_due", ())),
         is_capped=standing["running_jobs"] is not None,
         is_blocked=is_serving and allowed <= 0,
     )
+
+
+def _calls(command: WorkerTick, scope: Scope, *, is_serving: bool) -> dict[str, Call]:
+    """Return what the tick asks, in the order in which it is asked."""
+    calls: dict[str, Call] = {"standing": (SQL["standing"], {})}
+    if command.promote:
+        calls["runs_due"], calls["jobs_due"] = promotions()
+    if command.reap:
+        calls["lapsed"] = lease_reap_stale.lapsed_call(scope.limits, REAP_LIMIT)
+    if is_serving:
+        calls["jobs"] = job_claim.claim_call(scope.registry, command.limit)
+        calls["runs"] = run_claim_pending.claim_call(scope.registry, command.limit)
+    return calls
 
 
 async def _allowed(command: WorkerTick, standing: Row, tx: TenantTransaction) -> int:

@@ -1,10 +1,9 @@
 """The spine: runs, stages, jobs, events, tenants and keys, each under row-level security from its first moment."""
 
-from pathlib import Path
-
 from alembic import op
 
 from migrations.policies import Access, protect
+from migrations.script import run_script
 
 revision = "0001"
 down_revision = None
@@ -42,10 +41,9 @@ TABLES = {
 
 def upgrade() -> None:
     """Create the tables and put each under its policies."""
-    # Through the driver: it takes many statements in one text, and a percent sign for what it is.
+    run_script(__file__)
     connection = op.get_bind().connection.driver_connection
     assert connection is not None
-    connection.execute(Path(__file__).with_suffix(".sql").read_text(encoding="utf-8"))
     connection.execute(f"grant usage on schema tenantry to {GROUPS}, {LOGINS}")
     for table, access in TABLES.items():
         for statement in protect(table, access):

@@ -19,10 +19,11 @@ MAINTENANCE_PAGE = 100
 
 @dataclass(frozen=True, slots=True)
 class DueTenant:
-    """A tenant with something to do: `is_ready` work can be claimed, other work only has to be promoted."""
+    """A tenant with something to do: `is_ready` work can be claimed, `is_waiting` work has come due and is promoted."""
 
     tenant_id: UUID
     is_ready: bool
+    is_waiting: bool
     weight: int
     is_active: bool
 
@@ -54,7 +55,10 @@ class Dispatcher:
         rows = await self._read("due", served=self._served, after=self._cursors.due, page=PAGE)
         ready = [row for row in rows if row["is_ready"]]
         self._cursors.due = ready[-1]["tenant_id"] if len(ready) >= PAGE else FIRST
-        return [DueTenant(row["tenant_id"], row["is_ready"], row["weight"], row["status"] == "active") for row in rows]
+        return [
+            DueTenant(row["tenant_id"], row["is_ready"], row["is_waiting"], row["weight"], row["status"] == "active")
+            for row in rows
+        ]
 
     async def lapsed(self) -> list[UUID]:
         """Return the tenants of leases that ran out, among the next page of all leases."""
