@@ -68,11 +68,12 @@ def due_query(cluster: BenchCluster, sizes: Sizes) -> Iterator[Figure]:
         _send(spine, "settle_statistics")
         served = json.dumps([{"workflow_id": name, "version": version} for name, version in REGISTRY.served])
         params = {"served": served, "after": dispatcher.FIRST, "page": dispatcher.PAGE}
-        planning, executing, rows = _explain(spine, dispatcher.SQL["due"], params, None)
+        _, executing, rows = _explain(spine, dispatcher.SQL["due"], params, None)
         assert rows == 10, rows
+        planning, first, _ = _explain(spine, dispatcher.SQL["due"], params, None, is_planned_anew=True)
     where = f"{sizes.tenants:,} tenants, {sizes.waiting:,} jobs not due, 10 due"
     yield _budget(f"due query, executing: {where}", executing, 1, "ms")
-    yield _budget(f"due query, with planning: {where}", planning + executing, 2, "ms")
+    yield _budget(f"due query, with planning: {where}", planning + first, 2, "ms")
 
 
 def depth(cluster: BenchCluster, sizes: Sizes) -> Iterator[Figure]:
@@ -128,14 +129,24 @@ CLAIMS: Mapping[str, Callable[[Spine, UUID], float]] = {
 
 
 def _explain(
-    spine: Spine, statement: Statement, params: Mapping[str, object], owner: UUID | None
+    spine: Spine,
+    statement: Statement,
+    params: Mapping[str, object],
+    owner: UUID | None,
+    *,
+    is_planned_anew: bool = False,
 ) -> tuple[float, float, int]:
-    """Execute as its role, roll back, many times; return the medians of planning and executing (ms), and its rows."""
+    """Execute as its role, roll back, many times; return the medians of planning and executing (ms), and its rows.
+
+    What a function plans counts as executing. `is_planned_anew`: the plans that functions keep are thrown away before.
+    """
     text = f"explain (analyze, timing off, format json) {statement.pyformat}".encode()
     plans: list[dict[str, float]] = []
     rows = 0
     for _ in range(REPEATS):
         with spine.connection.transaction(force_rollback=True):
+            if is_planned_anew:
+                _send(spine, "forget_plans")
             _send(spine, "bind", role=statement.role, tenant_id=str(owner or ""))
             answer = spine.connection.execute(text, {**params, "tenant_id": owner}).fetchone()
             assert answer is not None

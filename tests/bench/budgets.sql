@@ -67,3 +67,7 @@ vacuum (analyze) tenantry.workflow_runs, tenantry.job_queue, tenantry.tenants
 -- name: bind
 -- Role and tenant of one transaction.
 select set_config('role', :role::text, true), set_config('tenantry.tenant_id', :tenant_id::text, true)
+
+-- name: forget_plans
+-- What a server connection's first call finds.
+discard plans

@@ -67,7 +67,9 @@ def medians(figures: Iterable[Figure]) -> list[Figure]:
 
 def print_table(figures: Iterable[Figure]) -> None:
     """Print every measurement, the best of each contender, and how ours relates to theirs."""
-    kept = sorted(medians(figures), key=lambda figure: figure.work)
+    everything = sorted(medians(figures), key=lambda figure: figure.work)
+    kept = [figure for figure in everything if figure.budget is None]
+    budgets = [figure for figure in everything if figure.budget is not None]
     say()
     header = (
         "work",
@@ -81,7 +83,7 @@ def print_table(figures: Iterable[Figure]) -> None:
         "statements",
         "others",
     )
-    widths = (22, 14, 44, 16, 9, 9, 9, 11, 11, 7)
+    widths = (22, 14, 52, 17, 10, 10, 10, 12, 11, 7)
     say("".join(name.ljust(width) for name, width in zip(header, widths, strict=True)))
     say("".join(("-" * (width - 1)).ljust(width) for width in widths))
     for figure in kept:
@@ -95,6 +97,8 @@ def print_table(figures: Iterable[Figure]) -> None:
         say(f"NOT A QUIET MACHINE: in {len(busy)} of {len(kept)} measurements others used more than {BUSY:.0%} of it.")
     for line in _ratios(kept):
         say(line)
+    for figure in budgets:
+        say(f"budget  {_value(figure):<32}{figure.setting}")
 
 
 def _cells(figure: Figure) -> list[str]:
@@ -114,6 +118,15 @@ def _cells(figure: Figure) -> list[str]:
         f"{cost.statements / runs:.1f} st",
         f"{cost.foreign:.0%}",
     ]
+
+
+def _value(figure: Figure) -> str:
+    if figure.value is None:
+        return f"FAILED: {figure.note}"
+    told = f"{figure.value:,.{_digits(figure.value)}f} {figure.unit}"
+    if figure.budget is None:
+        return told
+    return f"{told} ({'OVER' if figure.is_over else 'within'} {figure.budget:g})"
 
 
 def _digits(value: float) -> int:

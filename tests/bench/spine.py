@@ -25,7 +25,7 @@ class Spine:
 
     def __init__(self, urls: DatabaseUrls) -> None:
         self.urls = urls
-        self.connection = psycopg.connect(urls.direct, autocommit=True, row_factory=dict_row)
+        self.connection = psycopg.connect(urls.direct, autocommit=True, row_factory=dict_row, prepare_threshold=None)
 
     def __enter__(self) -> Self:
         return self
