@@ -114,9 +114,10 @@ def _sections(text: str, source: str) -> Iterator[tuple[str, list[str]]]:
             continue
         if name is not None:
             yield name, lines
-        name, lines = named[1], []
-        if _SNAKE_CASE.fullmatch(name) is None:
-            raise SqlFileError(f"{source}: {name!r} is no name of a section: snake_case")
+        found = str(named[1])
+        if _SNAKE_CASE.fullmatch(found) is None:
+            raise SqlFileError(f"{source}: {found!r} is no name of a section: snake_case")
+        name, lines = found, []
     if name is not None:
         yield name, lines
 
