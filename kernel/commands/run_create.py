@@ -12,6 +12,7 @@ from typing import Any, ClassVar, cast
 from uuid import UUID
 
 from kernel import payloads
+from kernel.changes import encode
 from kernel.command import Command, Scope, handles
 from kernel.definition.workflow import Workflow
 from kernel.errors import (
@@ -29,7 +30,7 @@ from kernel.errors import (
     UnknownWorkflowError,
 )
 from kernel.states import RunStatus
-from tenancy import Row, TenantTransaction, load_sql
+from tenancy import Call, Row, TenantTransaction, load_sql
 
 SQL = load_sql(__file__)
 MAX_TAGS = 20
@@ -41,12 +42,17 @@ UNLIMITED = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class RunCreated:
-    """The run that the request stands for; `replayed` when an earlier request with the same key had created it."""
+    """The run that the request stands for; `replayed` when an earlier request with the same key had created it.
+
+    `created_at` and `run_at` are set for a run that this request created.
+    """
 
     run_id: UUID
     status: RunStatus
     definition_version: str
     replayed: bool
+    created_at: datetime | None = None
+    run_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +124,11 @@ async def run_create(command: RunCreate, tx: TenantTransaction, scope: Scope) ->
             return earlier
     if admission["limited"]:
         await _keep_within_limits(request, run_id, admission, tx)
-    await tx.send(_inserts(request, run_id))
-    return RunCreated(run_id, RunStatus.PENDING, request.workflow.definition_version, replayed=False)
+    now: datetime = admission["now"]
+    version = request.workflow.definition_version
+    created = RunCreated(run_id, RunStatus.PENDING, version, False, now, command.run_at or now)
+    await tx.send([_creation(request, created)])
+    return created
 
 
 def _check(command: RunCreate, scope: Scope) -> _Request:
@@ -238,27 +247,19 @@ async def _keep_within_limits(request: _Request, run_id: UUID, admission: Row, t
         raise refusal
 
 
-def _inserts(request: _Request, run_id: UUID) -> list[tuple[Any, dict[str, Any]]]:
+def _creation(request: _Request, created: RunCreated) -> Call:
     command = request.command
     run = {
-        "run_id": str(run_id),
+        "run_id": created.run_id,
         "workflow_id": command.workflow_id,
-        "version": request.workflow.definition_version,
+        "version": created.definition_version,
         "priority": command.priority,
-        "run_at": command.run_at.isoformat() if command.run_at else None,
+        "run_at": command.run_at,
         "input": request.input,
         "config": request.config,
         "traceparent": command.traceparent,
         "tracestate": command.tracestate,
     }
-    created = {"run_id": str(run_id), "payload": {"workflow": command.workflow_id}}
-    calls: list[tuple[Any, dict[str, Any]]] = [(SQL["insert_run"], {"items": _encode([run])})]
-    if command.tags:
-        tags = [{"tag": tag, "run_id": str(run_id)} for tag in sorted(set(command.tags))]
-        calls.append((SQL["insert_tags"], {"items": _encode(tags)}))
-    calls.append((SQL["insert_event"], {"items": _encode([created])}))
-    return calls
-
-
-def _encode(items: list[dict[str, Any]]) -> str:
-    return json.dumps(items, ensure_ascii=False)
+    tags = [{"tag": tag, "run_id": created.run_id} for tag in sorted(set(command.tags))]
+    arguments = {"at": created.created_at, "runs": encode([run]), "tags": encode(tags) if tags else None}
+    return SQL["create"], arguments

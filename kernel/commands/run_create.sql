@@ -1,8 +1,9 @@
 -- name: admit
--- The tenant's standing and its limits on creation, and an id for the run made by the database.
+-- The tenant's standing and its limits on creation, and what the database makes for the run: its id and its time.
 -- A tenant without a row (an embedding product may keep its own list) counts as active and unlimited.
 select
   tenantry.uuid7() as run_id,
+  tenantry.now() as now,
   tenant.status as tenant_status,
   creation.tenant_id is not null as limited,
   creation.pending_runs,
@@ -95,31 +96,9 @@ select kept.structure_hash
 from tenantry.workflow_definitions as kept
 where kept.tenant_id = :tenant_id::uuid and kept.workflow_id = :workflow_id::text and kept.version = :version::text
 
--- name: insert_run
--- The run, PENDING: ready at once, or at its run_at.
-insert into tenantry.workflow_runs (
-  tenant_id, run_id, workflow_id, version, priority, rank, ready, available_at, input, config, event_sequence,
-  created_at, updated_at, traceparent, tracestate
+-- name: create
+-- The run, PENDING (ready at once, or at its run_at), its tags and its first event. The function's text is in the
+-- migrations (0002).
+select tenantry.create_runs_v1(
+  :tenant_id::uuid, :at::timestamptz, :runs::text::json, :tags::text::json
 )
-select
-  :tenant_id::uuid, item.run_id, item.workflow_id, item.version, item.priority,
-  due.at - item.priority * interval '60 seconds', due.at <= tenantry.now(), due.at,
-  item.input::json, item.config::json, 1, tenantry.now(), tenantry.now(), item.traceparent, item.tracestate
-from json_to_recordset(:items::text::json) as item (
-  run_id uuid, workflow_id text, version text, priority smallint, run_at timestamptz, input text, config text,
-  traceparent text, tracestate text
-)
-cross join lateral (select coalesce(item.run_at, tenantry.now()) as at) as due
-
--- name: insert_tags
--- One row a tag, so that a list by tag is an index scan under row-level security.
-insert into tenantry.workflow_run_tags (tenant_id, tag, run_id)
-select :tenant_id::uuid, item.tag, item.run_id
-from json_to_recordset(:items::text::json) as item (tag text, run_id uuid)
-on conflict (tenant_id, tag, run_id) do nothing
-
--- name: insert_event
--- The first event of the run's history.
-insert into tenantry.outbox_events (tenant_id, run_id, sequence, type, payload, occurred_at)
-select :tenant_id::uuid, item.run_id, 1, 'workflow:created', item.payload, tenantry.now()
-from json_to_recordset(:items::text::json) as item (run_id uuid, payload json)

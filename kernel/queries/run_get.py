@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from kernel import payloads
+from kernel.commands.run_create import RunCreate, RunCreated
 from kernel.states import TERMINAL_RUN_STATUSES, RunStatus, StageStatus
 from tenancy import Row, TenantTransaction, load_sql
 
@@ -78,6 +80,28 @@ async def run_get(tx: TenantTransaction, run_id: UUID) -> RunView | None:
         return None
     stages = () if row["status"] == RunStatus.PENDING else await stages_of(tx, run_id)
     return RunView(summary_of(row), row["input"], row["config"], row["output"], stages)
+
+
+def created_view(command: RunCreate, created: RunCreated) -> RunView | None:
+    """Return a run as it was just created, without reading it back; None for a replayed one: it has gone on since."""
+    if created.created_at is None or created.run_at is None:
+        return None
+    summary = RunSummary(
+        run_id=created.run_id,
+        workflow_id=command.workflow_id,
+        version=created.definition_version,
+        status=created.status,
+        priority=command.priority,
+        error=None,
+        tags=tuple(sorted(set(command.tags))),
+        redrive_count=0,
+        created_at=created.created_at,
+        run_at=created.run_at,
+        started_at=None,
+        completed_at=None,
+        trace_id=_trace_id(command.traceparent),
+    )
+    return RunView(summary, payloads.dump(command.input), payloads.dump(dict(command.config)), None, ())
 
 
 async def stages_of(tx: TenantTransaction, run_id: UUID) -> tuple[StageView, ...]:

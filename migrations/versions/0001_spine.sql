@@ -1,5 +1,5 @@
 -- The spine: every table that runs, stages, jobs, events, tenants and keys need.
--- Roles exist already (tenancy/policies.py); row-level security and grants follow in the Python half of this revision.
+-- Roles exist already (migrations/roles.py); row-level security and grants follow in the Python half of this revision.
 
 
 -- The bound tenant. nullif, because after the first transaction on a server connection the setting reads '' and not NULL.

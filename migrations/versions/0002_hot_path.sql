@@ -201,6 +201,39 @@ begin
 end
 $$;
 
+-- Create runs, PENDING, with their tags and the first event of their histories. `at` is the database's clock as the caller
+-- read it in this transaction: what it answers is what is written.
+create function tenantry.create_runs_v1(tenant uuid, at timestamptz, runs json, tags json)
+returns void
+language plpgsql volatile security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  insert into tenantry.workflow_runs (
+    tenant_id, run_id, workflow_id, version, priority, rank, ready, available_at, input, config, event_sequence,
+    created_at, updated_at, traceparent, tracestate
+  )
+  select
+    tenant, item.run_id, item.workflow_id, item.version, item.priority,
+    due.at - item.priority * interval '60 seconds', due.at <= create_runs_v1.at, due.at,
+    item.input::json, item.config::json, 1, create_runs_v1.at, create_runs_v1.at, item.traceparent, item.tracestate
+  from json_to_recordset(runs) as item (
+    run_id uuid, workflow_id text, version text, priority smallint, run_at timestamptz, input text, config text,
+    traceparent text, tracestate text
+  )
+  cross join lateral (select coalesce(item.run_at, create_runs_v1.at) as at) as due;
+  if tags is not null then
+    insert into tenantry.workflow_run_tags (tenant_id, tag, run_id)
+    select tenant, item.tag, item.run_id
+    from json_to_recordset(tags) as item (tag text, run_id uuid);
+  end if;
+  insert into tenantry.outbox_events (tenant_id, run_id, sequence, type, payload, occurred_at)
+  select
+    tenant, item.run_id, 1, 'workflow:created', json_build_object('workflow', item.workflow_id), create_runs_v1.at
+  from json_to_recordset(runs) as item (run_id uuid, workflow_id text);
+end
+$$;
+
 -- Who has work? The tenants with ready jobs or runs of the served pairs (a loose scan: one index probe a tenant, a page of
 -- tenants a pair from the cursor on), and those whose waiting rows came due. Called as tenantry_scheduler, which sees which
 -- tenant has what due and nothing else. Its cost grows with what is due and served; not with tenants, sleeping jobs,

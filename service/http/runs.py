@@ -9,14 +9,14 @@ from uuid import UUID
 from litestar.response.base import ASGIResponse
 
 from kernel import FieldError, RateLimitedError, RunCancel, RunCreate
-from kernel.queries.run_get import run_progress
+from kernel.queries.run_get import created_view, run_progress
 from kernel.queries.run_list import NEWEST, RunFilter, active_run_ids, run_list
 from kernel.queries.tenant_get import tenant_get
 from kernel.states import RunStatus
 from service.auth import Scope
 from service.http.queries import page_of, uuid_cursor
 from service.http.routing import Call, RouteSpec, answer, route
-from service.http.run_views import read_run, summary_object
+from service.http.run_views import read_run, run_object, summary_object
 from service.http.shapes import BulkCancelBody, RunCancelBody, RunCreateBody
 from service.problems import invalid, not_found, rate_limited
 from tenancy import TenantTransaction
@@ -61,7 +61,8 @@ async def create_run(call: Call) -> ASGIResponse:
             created = await call.api.kernel.dispatch(command, tx)
         except RateLimitedError as refusal:
             raise rate_limited(refusal, await _quota(tx, refusal.limit)) from None
-        run = await _shown(tx, call, created.run_id)
+        view = created_view(command, created)
+        run = run_object(view, {}) if view is not None else await _shown(tx, call, created.run_id)
     headers = {"Location": f"/v1/runs/{created.run_id}"}
     if created.replayed:
         return answer(run, 200, {**headers, "Idempotent-Replayed": "true"})
