@@ -1,6 +1,7 @@
 """`tenantry api`, `worker`, `dev` and `demo`: the commands that stay."""
 
 import os
+import signal
 from dataclasses import replace
 from typing import Annotated
 
@@ -15,6 +16,7 @@ Port = Annotated[int | None, typer.Option(min=0, max=65535, help="The port to li
 
 def api(*, host: Host = None, port: Port = None) -> None:
     """Serve the HTTP API until SIGTERM or SIGINT."""
+    _end_well_from_the_start()
     from service.process import run_api  # noqa: PLC0415 - a worker or a CLI call need not load the web framework
 
     log_json()
@@ -37,15 +39,26 @@ def worker(
     With more processes than one each is a worker of its own; WORKER_HTTP_PORT is then the first one's, and the others
     take the ports behind it.
     """
-    from service.worker.process import run_worker  # noqa: PLC0415 - as above
-
+    _end_well_from_the_start()
     log_json()
     settings = Settings.from_environment(os.environ)
     if processes == 1:
+        from service.worker.process import run_worker  # noqa: PLC0415 - as above
+
         raise typer.Exit(run_worker(settings))
     from service.cli.processes import run_workers  # noqa: PLC0415 - as above
 
     raise typer.Exit(run_workers(processes, settings.worker_http_port))
+
+
+def _end_well_from_the_start() -> None:
+    """Make a stop that comes while modules are still being loaded a graceful one too."""
+
+    def leave(_number: int, _frame: object) -> None:
+        raise SystemExit(0)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, leave)
 
 
 def dev(*, host: Host = None, port: Port = None) -> None:
