@@ -93,7 +93,7 @@ def w5(cluster: BenchCluster, plan: Plan) -> Iterable[Figure]:
 def budget(cluster: BenchCluster, plan: Plan) -> Iterable[Figure]:
     """The budgets: what a run may cost, who has work, claims at depth."""
     sizes = Sizes(1000, 50_000, 50_000, 20_000) if plan.is_quick else Sizes()
-    yield from attempt("budget", "cost of a run", lambda: budgets.costs(cluster))
+    yield from attempt("budget", "cost of a run", lambda: budgets.costs(cluster, 3 if plan.is_quick else 10))
     yield from attempt("budget", "who has work", lambda: budgets.due_query(cluster, sizes))
     yield from attempt("budget", "claims at depth", lambda: budgets.depth(cluster, sizes))
 
@@ -144,7 +144,7 @@ def main() -> int:
     figures: list[Figure] = []
     try:
         for name in chosen:
-            say(f"{name}: {(PARTS[name].__doc__ or name).splitlines()[0]}")
+            say(f"{(PARTS[name].__doc__ or name).splitlines()[0]} (after {monotonic() - began:.0f} s)")
             figures += PARTS[name](cluster, plan)
     finally:
         cluster.close()

@@ -35,24 +35,24 @@ class Sizes:
     unserved: int = 100_000
 
 
-def costs(cluster: BenchCluster) -> Iterator[Figure]:
+def costs(cluster: BenchCluster, rounds: int = ROUNDS) -> Iterator[Figure]:
     """What a run costs at 64 concurrent of one tenant, at 64 tenants with one each, and alone with the API."""
     with fresh_database(cluster) as (urls, spine), workers(urls, Setting(), spine) as pids:
         meter = Meter(cluster, urls.database, pids)
         for tenants, each, most in ((1, 1000, (0.3, 2)), (64, 64, (5, 30))):
             owners = spine.add_tenants(tenants, f"of-{tenants}-")
             writing = statements = 0
-            for _ in range(ROUNDS):
+            for _ in range(rounds):
                 with spine.connection.transaction():
                     spine.add_runs(owners, each)
                     before = meter.read()
                 spine.await_end(owners, 120)
                 cost = before.until(meter.read())
                 writing, statements = writing + cost.writing, statements + cost.statements
-            spine.verify(owners, each * ROUNDS)
+            spine.verify(owners, each * rounds)
             where = "64 concurrent runs of one tenant" if tenants == 1 else "64 tenants with a run each"
-            yield _budget(f"writing tx, {where}", writing / each / ROUNDS, most[0], "a run")
-            yield _budget(f"statements, {where}", statements / each / ROUNDS, most[1], "a run")
+            yield _budget(f"writing tx, {where}", writing / each / rounds, most[0], "a run")
+            yield _budget(f"statements, {where}", statements / each / rounds, most[1], "a run")
         writing = api.writes_of_one(spine, meter, 20)
         meter.close()
     yield _budget("writing tx, a run alone, API included", writing, 6, "a run")

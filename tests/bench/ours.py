@@ -8,6 +8,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from uuid import UUID
 
+import uvloop
+
 from kernel import Kernel, RunCreate
 from tenancy import Database, DatabaseSettings
 from tests.bench.meter import Meter
@@ -93,7 +95,7 @@ def live(cluster: BenchCluster, setting: Setting, count: int) -> Figure:
         owners = spine.add_tenants()
         meter = Meter(cluster, urls.database, [*pids, os.getpid()])
         before = meter.read()
-        asyncio.run(create_runs(urls, owners[0], count, setting))
+        uvloop.run(create_runs(urls, owners[0], count, setting))
         spine.await_end(owners, DRAIN_LIMIT_S)
         cost = before.until(meter.read())
         meter.close()

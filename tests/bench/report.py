@@ -102,12 +102,7 @@ def print_table(figures: Iterable[Figure]) -> None:
 
 
 def _cells(figure: Figure) -> list[str]:
-    value = (
-        f"FAILED: {figure.note}" if figure.value is None else f"{figure.value:,.{_digits(figure.value)}f} {figure.unit}"
-    )
-    if figure.budget is not None:
-        value += f" ({'OVER' if figure.is_over else 'within'} {figure.budget:g})"
-    cells = [figure.work, figure.contender, figure.setting, value]
+    cells = [figure.work, figure.contender, figure.setting, _value(figure)]
     if figure.cost is None or not figure.runs:
         return cells
     cost, runs = figure.cost, figure.runs
@@ -122,7 +117,7 @@ def _cells(figure: Figure) -> list[str]:
 
 def _value(figure: Figure) -> str:
     if figure.value is None:
-        return f"FAILED: {figure.note}"
+        return f"FAILED: {figure.note[:200]}"
     told = f"{figure.value:,.{_digits(figure.value)}f} {figure.unit}"
     if figure.budget is None:
         return told
