@@ -20,6 +20,7 @@ setup: $(STAMP) ## Make .venv with the pinned packages and this checkout install
 $(STAMP): requirements-dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Tenantry needs Python 3.11 or newer; say which one with make PYTHON=…" >&2; exit 1; }
+	@echo "Fetching the pinned packages into .venv: a minute or two, once."
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .

@@ -65,6 +65,10 @@ class Stack:
         """Return a line on how `api` or `worker` ended."""
         return _ended(name, (self.api if name == "api" else self.worker).returncode, self.directory)
 
+    def last_lines(self, name: str) -> str:
+        """Return what `api` or `worker` said last."""
+        return _last_lines(name, self.directory)
+
     def worker_environment(self) -> dict[str, str]:
         """Return the variables with which `tenantry worker` becomes a further worker of this stack."""
         return worker_environment(self.urls, slow=self.slow)
@@ -139,6 +143,9 @@ async def _await_ready(url: str, api: subprocess.Popen[bytes], directory: Path) 
 
 
 def _ended(name: str, status: int, directory: Path) -> str:
+    return f"The {name} ended with status {status}: {_last_lines(name, directory)}"
+
+
+def _last_lines(name: str, directory: Path) -> str:
     lines = [line for line in (directory / f"{name}.log").read_text(errors="replace").split("\n") if line.strip()]
-    last = " | ".join(line.strip() for line in lines[-2:]) or "it said nothing"
-    return f"The {name} ended with status {status}: {last}"
+    return " | ".join(line.strip() for line in lines[-2:]) or "it said nothing"
