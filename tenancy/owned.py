@@ -8,8 +8,10 @@ swallowed its error can neither go on nor commit.
 
 import asyncio
 import logging
+import os
+import socket
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol, cast
 from uuid import UUID
 
@@ -34,6 +36,9 @@ ROLLBACK_S = 5.0
 # that waits for a lock, which a worker's lock_timeout ends after 10 s.
 OPENING_S = 15.0
 BEGIN_S = 5.0
+# A path that drops packets never says so. Longer than any COMMIT of ours takes; its outcome is then asked for.
+# Statements in between may take their time.
+REPLY_S = 30.0
 
 
 class OwnedTransaction(Protocol):
@@ -169,18 +174,19 @@ class PsycopgTransaction(Owned):
     async def _pipeline(
         self, connection: psycopg.AsyncConnection[Any], calls: Sequence[Call], *, opening: bool, closing: bool
     ) -> list[psycopg.AsyncCursor[Any]]:
-        async with connection.pipeline():
-            if opening:
-                await connection.execute("begin")
-                for statement, params in self._opening:
-                    await connection.execute(statement.pyformat.encode(), dict(params))
-            cursors: list[psycopg.AsyncCursor[Any]] = []
-            for statement, params in calls:
-                cursor = connection.cursor(row_factory=dict_row)
-                await cursor.execute(statement.pyformat.encode(), self._bound(statement, params))
-                cursors.append(cursor)
-            if closing:
-                await connection.execute("commit")
+        with _hanging_up(connection, REPLY_S if opening or closing else None):
+            async with connection.pipeline():
+                if opening:
+                    await connection.execute("begin")
+                    for statement, params in self._opening:
+                        await connection.execute(statement.pyformat.encode(), dict(params))
+                cursors: list[psycopg.AsyncCursor[Any]] = []
+                for statement, params in calls:
+                    cursor = connection.cursor(row_factory=dict_row)
+                    await cursor.execute(statement.pyformat.encode(), self._bound(statement, params))
+                    cursors.append(cursor)
+                if closing:
+                    await connection.execute("commit")
         return cursors
 
     async def _acquire(self) -> psycopg.AsyncConnection[Any]:
@@ -196,6 +202,26 @@ class PsycopgTransaction(Owned):
         if connection is not None:
             # Cancelled on its way back, a connection would be lost to the pool for good.
             await asyncio.shield(self._pool.putconn(connection))
+
+
+@contextmanager
+def _hanging_up(connection: psycopg.AsyncConnection[Any], after_s: float | None) -> Generator[None]:
+    """Shut the connection down when it takes too long, since cancelling would wait for the server's answer too."""
+    if after_s is None:
+        yield
+        return
+    hang_up = asyncio.get_running_loop().call_later(after_s, _shut, connection)
+    try:
+        yield
+    finally:
+        hang_up.cancel()
+
+
+def _shut(connection: psycopg.AsyncConnection[Any]) -> None:
+    if connection.closed:
+        return
+    with socket.socket(fileno=os.dup(connection.fileno())) as line, suppress(OSError):
+        line.shutdown(socket.SHUT_RDWR)
 
 
 def _is_away(error: psycopg.Error, connection: psycopg.AsyncConnection[Any]) -> bool:

@@ -16,6 +16,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 Driver = Literal["psycopg", "asyncpg"]
 Pool = AsyncConnectionPool[AsyncConnection[Any]]
 
+# A machine that is gone is noticed within half a minute, not after the kernel's two hours.
+KEEPALIVE: Mapping[str, int] = {
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class DatabaseSettings:
@@ -40,6 +48,7 @@ def psycopg_pool(settings: DatabaseSettings) -> Pool:
         "autocommit": True,
         "prepare_threshold": 5 if settings.prepared_statements else None,
         "connect_timeout": max(int(settings.connect_timeout), 1),
+        **KEEPALIVE,
     }
     return AsyncConnectionPool(
         settings.database_url,

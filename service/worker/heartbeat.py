@@ -3,8 +3,11 @@
 One statement a tenant for all its jobs; the answers say which runs were cancelled and which leases are lost.
 """
 
+import contextlib
 import logging
+import os
 import random
+import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
@@ -17,6 +20,7 @@ from tenancy import binding_call
 
 logger = logging.getLogger(__name__)
 CHUNK = 500
+SHORTEST_ROUND_S = 5.0
 Leases = Mapping[UUID, Sequence[Fence]]
 
 
@@ -54,7 +58,7 @@ class HeartbeatThread:
             try:
                 self._beat_all()
                 delay_s = self._interval_s
-            except psycopg.Error as error:
+            except Exception as error:  # noqa: BLE001 - the thread must live as long as the leases
                 # The leases outlast several rounds; a quick next try costs nothing.
                 logger.warning("heartbeat_failed", extra={"error": type(error).__name__})
                 self._disconnect()
@@ -62,9 +66,16 @@ class HeartbeatThread:
         self._disconnect()
 
     def _beat_all(self) -> None:
-        for tenant_id, fences in self._leases().items():
-            for start in range(0, len(fences), CHUNK):
-                self._answered(tenant_id, self._beat(tenant_id, fences[start : start + CHUNK]))
+        # A path that drops packets never says so, and the leases would lapse meanwhile.
+        hang_up = threading.Timer(max(self._interval_s, SHORTEST_ROUND_S), self._hang_up)
+        hang_up.daemon = True
+        hang_up.start()
+        try:
+            for tenant_id, fences in self._leases().items():
+                for start in range(0, len(fences), CHUNK):
+                    self._answered(tenant_id, self._beat(tenant_id, fences[start : start + CHUNK]))
+        finally:
+            hang_up.cancel()
 
     def _beat(self, tenant_id: UUID, fences: Sequence[Fence]) -> tuple[Heartbeat, ...]:
         connection = self._connect()
@@ -79,6 +90,13 @@ class HeartbeatThread:
                 self._database_url, autocommit=True, prepare_threshold=None, connect_timeout=5, row_factory=dict_row
             )
         return self._connection
+
+    def _hang_up(self) -> None:
+        connection = self._connection
+        if connection is None or connection.closed:
+            return
+        with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as line:
+            line.shutdown(socket.SHUT_RDWR)
 
     def _disconnect(self) -> None:
         if self._connection is not None:
