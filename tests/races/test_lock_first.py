@@ -1,8 +1,7 @@
 """Two connections and a barrier for each promise of "Lock first": what one transaction decides, the other one sees."""
 
 import asyncio
-import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -29,7 +28,6 @@ from tenancy import Database, TenantTransaction
 from tenancy.sql import parse
 from tests.races.conftest import Look
 from tests.support import factories
-from tests.support.environment import DatabaseUrls
 from tests.support.waiting import until_someone_blocked
 from tests.support.workflows import HandWorker
 
@@ -287,57 +285,3 @@ async def test_a_repeat_of_a_key_waits_for_its_owner_and_takes_its_place_if_it_r
 
     assert replayed is (ending == "commit")
     assert (repeated == run_id) is (ending == "commit")
-
-
-async def test_random_settles_cancels_ticks_reaps_and_heartbeats_never_deadlock(
-    database: Database, database_urls: DatabaseUrls, hand: HandWorker, superuser: psycopg.AsyncConnection, look: Look
-) -> None:
-    """A hammer: many at once on the same runs; afterwards every run is whole, whatever order they came in."""
-    rng = random.Random(7)
-    run_ids = [await hand.create(rng.choice(["chain", "fan", "single"]), number) for number in range(40)]
-    workers = [HandWorker(database, hand.tenant_id, name=f"w{number}") for number in range(4)]
-
-    async def work(worker: HandWorker) -> None:
-        for _ in range(40):
-            jobs = list(await worker.tick(limit=5))
-            while jobs:
-                batch = [jobs.pop() for _ in range(min(3, len(jobs)))]
-                async with worker.transaction() as tx:
-                    command = JobSettle(
-                        worker.worker_id, [Settlement(job, DONE) for job in batch], lease_ahead=rng.randint(0, 2)
-                    )
-                    answers = await worker.kernel.dispatch(command, tx)
-                for job, answer in zip(batch, answers, strict=True):
-                    if answer.status == "busy":
-                        jobs.append(job)
-                    jobs += answer.next_jobs
-
-    async def disturb(act: Callable[[TenantTransaction], Awaitable[object]]) -> None:
-        for _ in range(30):
-            async with hand.transaction() as tx:
-                await act(tx)
-
-    async def cancel(tx: TenantTransaction) -> object:
-        return await hand.kernel.dispatch(RunCancel(rng.choice(run_ids)), tx)
-
-    async def reap(tx: TenantTransaction) -> object:
-        return await hand.kernel.dispatch(LeaseReapStale(), tx)
-
-    await asyncio.gather(*(work(worker) for worker in workers), disturb(cancel), disturb(reap))
-    await work(workers[0])
-
-    rows = await look("select run_id, status from tenantry.workflow_runs where run_id = any(%s)", run_ids)
-    assert {row["status"] for row in rows} <= {"COMPLETED", "CANCELLED"}
-    assert await look("select from tenantry.job_queue where tenant_id = %s", hand.tenant_id) == []
-    gaps = await look(
-        "select run_id from tenantry.outbox_events where tenant_id = %s group by run_id"
-        " having max(sequence) <> count(*) or min(sequence) <> 1",
-        hand.tenant_id,
-    )
-    assert gaps == []
-    ends = await look(
-        "select run_id, count(*) as n from tenantry.outbox_events where tenant_id = %s"
-        " and type in ('workflow:completed', 'workflow:cancelled', 'workflow:failed') group by run_id",
-        hand.tenant_id,
-    )
-    assert {row["n"] for row in ends} == {1}
