@@ -28,26 +28,27 @@ async def test_the_same_for_long(database: Database, hand: HandWorker, look: Loo
     await hammer(database, hand, look, seed)
 
 
+async def work(worker: HandWorker, rng: random.Random) -> None:
+    for _ in range(40):
+        jobs = list(await worker.tick(limit=5))
+        while jobs:
+            batch = [jobs.pop() for _ in range(min(3, len(jobs)))]
+            async with worker.transaction() as tx:
+                command = JobSettle(
+                    worker.worker_id, [Settlement(job, DONE) for job in batch], lease_ahead=rng.randint(0, 2)
+                )
+                answers = await worker.kernel.dispatch(command, tx)
+            for job, answer in zip(batch, answers, strict=True):
+                if answer.status == "busy":
+                    jobs.append(job)
+                jobs += answer.next_jobs
+
+
 async def hammer(database: Database, hand: HandWorker, look: Look, seed: int) -> None:
     """Many at once on the same runs; afterwards every run is whole, whatever order they came in."""
     rng = random.Random(seed)
     run_ids = [await hand.create(rng.choice(["chain", "fan", "single"]), number) for number in range(40)]
     workers = [HandWorker(database, hand.tenant_id, name=f"w{number}") for number in range(4)]
-
-    async def work(worker: HandWorker) -> None:
-        for _ in range(40):
-            jobs = list(await worker.tick(limit=5))
-            while jobs:
-                batch = [jobs.pop() for _ in range(min(3, len(jobs)))]
-                async with worker.transaction() as tx:
-                    command = JobSettle(
-                        worker.worker_id, [Settlement(job, DONE) for job in batch], lease_ahead=rng.randint(0, 2)
-                    )
-                    answers = await worker.kernel.dispatch(command, tx)
-                for job, answer in zip(batch, answers, strict=True):
-                    if answer.status == "busy":
-                        jobs.append(job)
-                    jobs += answer.next_jobs
 
     async def disturb(act: Callable[[TenantTransaction], Awaitable[object]]) -> None:
         for _ in range(30):
@@ -68,8 +69,8 @@ async def hammer(database: Database, hand: HandWorker, look: Look, seed: int) ->
     async def reap(tx: TenantTransaction) -> object:
         return await hand.kernel.dispatch(LeaseReapStale(), tx)
 
-    await asyncio.gather(*(work(worker) for worker in workers), disturb(cancel), disturb(reap), disturb(beat))
-    await work(workers[0])
+    await asyncio.gather(*(work(worker, rng) for worker in workers), disturb(cancel), disturb(reap), disturb(beat))
+    await work(workers[0], rng)
 
     await assert_whole(look, hand.tenant_id, run_ids)
 
