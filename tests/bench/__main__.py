@@ -43,7 +43,7 @@ Part = Callable[[BenchCluster, Plan], Iterable[Figure]]
 
 def w1(cluster: BenchCluster, plan: Plan) -> Iterable[Figure]:
     """W1: runs of three trivial stages, a backlog and live, against the peers and against the same writes by hand."""
-    ours_count, peer_count = (2000, 300) if plan.is_quick else (5000, 800)
+    ours_count, live_count, peer_count = (2000, 1000, 300) if plan.is_quick else (5000, 3000, 600)
     settings = [Setting(), Setting(processes=2)]
     by_hand = [(2, 32), (4, 64)]
     if not plan.is_quick:
@@ -53,7 +53,7 @@ def w1(cluster: BenchCluster, plan: Plan) -> Iterable[Figure]:
         for setting in settings:
             yield from attempt("W1 backlog", setting.label, lambda s=setting: [ours.backlog(cluster, s, ours_count)])
         for setting in LIVE:
-            yield from attempt("W1 live", setting.label, lambda s=setting: [ours.live(cluster, s, ours_count)])
+            yield from attempt("W1 live", setting.label, lambda s=setting: [ours.live(cluster, s, live_count)])
         for connections, size in by_hand:
             label = f"{connections} x {size}"
             measure = partial(hand.limit, cluster, connections, size, ours_count)
@@ -68,7 +68,7 @@ def w1(cluster: BenchCluster, plan: Plan) -> Iterable[Figure]:
 
 def w3(cluster: BenchCluster, plan: Plan) -> Iterable[Figure]:
     """W3: one run at a random moment on an idle system; over: until a client that looks every 2 ms sees it completed."""
-    count = 30 if plan.is_quick else 100
+    count = 30 if plan.is_quick else 60
     yield from attempt("W3", "idle", lambda: api.idle(cluster, count))
     for peer in plan.peers:
         for setting in peer.idle[:1] if plan.is_quick else peer.idle:

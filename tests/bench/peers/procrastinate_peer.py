@@ -19,13 +19,14 @@ async def add(run: int, n: int) -> int:
     return n + 1
 
 
-@app.task(name="double")
+# What has begun goes before what waits: else the first run of a deep backlog would be over when all have begun.
+@app.task(name="double", priority=1)
 async def double(run: int, n: int) -> int:
     await shift.defer_async(run=run, n=n * 2)
     return n * 2
 
 
-@app.task(name="shift")
+@app.task(name="shift", priority=2)
 async def shift(run: int, n: int) -> int:
     return n + 100
 
