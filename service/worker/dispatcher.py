@@ -3,7 +3,9 @@
 Reads as the scheduler on a connection of its own, never held together with another.
 """
 
+import heapq
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
@@ -102,26 +104,20 @@ class Dispatcher:
 
 
 def share_out(due: Iterable[DueTenant], room: int, running: Mapping[UUID, int]) -> dict[UUID, int]:
-    """Return how many jobs each due tenant may claim of `room`, by weight, those who run least first.
+    """Return how many jobs each due tenant may claim of `room`: slot by slot to who runs least for its weight.
 
-    Work-conserving: what a tenant cannot use is there again in the next round. Every tenant gets at least one while
-    there is room, so none starves behind a heavy one.
+    Counted with what runs already, so that a slot or two at a time are shared as fairly as many; one that runs nothing
+    comes first. Work-conserving: what a tenant cannot use is there again in the next round.
     """
-    claimants = sorted(
-        (tenant for tenant in due if tenant.is_ready and tenant.is_active),
-        key=lambda tenant: (running.get(tenant.tenant_id, 0) / tenant.weight, tenant.tenant_id),
-    )
-    shares: dict[UUID, int] = {}
-    left, weights = room, sum(tenant.weight for tenant in claimants)
-    for tenant in claimants:
-        if left <= 0:
-            break
-        shares[tenant.tenant_id] = share = min(max(room * tenant.weight // weights, 1), left)
-        left -= share
-    # What rounding left over goes to those who run least.
-    for tenant in claimants:
-        if left <= 0 or tenant.tenant_id not in shares:
-            break
-        shares[tenant.tenant_id] += 1
-        left -= 1
-    return shares
+    queue = [
+        ((running.get(tenant.tenant_id, 0) + 1) / tenant.weight, tenant.tenant_id, tenant.weight)
+        for tenant in due
+        if tenant.is_ready and tenant.is_active
+    ]
+    heapq.heapify(queue)
+    shares: Counter[UUID] = Counter()
+    for _ in range(room if queue else 0):
+        load, tenant_id, weight = queue[0]
+        shares[tenant_id] += 1
+        heapq.heapreplace(queue, (load + 1 / weight, tenant_id, weight))
+    return dict(shares)

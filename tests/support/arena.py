@@ -39,6 +39,11 @@ class Arena:
         # Straight at the server: what a test does must not depend on the pooler it breaks.
         self.database = Database(DatabaseSettings(urls.straight("tenantry_worker"), pool_size=2))
 
+    async def reconnect(self) -> None:
+        """Connect anew after the server was away."""
+        await self.superuser.close()
+        self.superuser = await psycopg.AsyncConnection.connect(self.urls.direct, autocommit=True)
+
     async def start(self, workflow_id: str, number: int = 1, **task: Any) -> list[UUID]:
         """Create runs whose bodies write into the diary; options of the run itself are `run_at` and `tenant_id`."""
         options = {name: task.pop(name) for name in ("run_at", "definition_version") if name in task}
@@ -139,7 +144,9 @@ async def started(*workers: Process) -> None:
 async def arena(urls: DatabaseUrls, tenant_id: UUID, diary: Path) -> AsyncIterator[Arena]:
     """Open an arena for a tenant of a database."""
     superuser = await psycopg.AsyncConnection.connect(urls.direct, autocommit=True)
-    async with superuser:
-        opened = Arena(urls, superuser, tenant_id, diary)
+    opened = Arena(urls, superuser, tenant_id, diary)
+    try:
         async with opened.database:
             yield opened
+    finally:
+        await opened.superuser.close()
