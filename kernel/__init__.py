@@ -19,6 +19,7 @@ from kernel.commands.run_purge import RunPurge, RunsPurged
 from kernel.commands.run_reap_stuck import RunReapStuck, StuckReaped
 from kernel.commands.run_transition import RunTransition, RunTransitioned
 from kernel.commands.worker_tick import Ticked, WorkerTick
+from kernel.completion import RunCompletion
 from kernel.definition.registry import Registry
 from kernel.definition.stage import Stage, stage
 from kernel.definition.workflow import PlacedStage, Workflow, WorkflowBuilder, workflow
@@ -141,6 +142,7 @@ __all__ = [
     "RunCancel",
     "RunCancelled",
     "RunClaimPending",
+    "RunCompletion",
     "RunCreate",
     "RunCreated",
     "RunListVersions",

@@ -12,6 +12,7 @@ from uuid import UUID
 from kernel import commands
 from kernel.command import Command, KernelLimits, Scope, handler_of
 from kernel.commands.job_execute import JobExecute, execute_between
+from kernel.completion import RunCompletion, run_to_completion
 from kernel.definition.registry import Registry
 from kernel.errors import TransactionRequiredError
 from tenancy import TenantTransaction
@@ -79,3 +80,13 @@ class BoundKernel:
     async def dispatch(self, command: Command[R]) -> R:
         """Carry out a command in the bound transaction."""
         return await handler_of(command)(command, self._tx, self.scope)
+
+    async def run_to_completion(self, run_id: UUID, max_jobs: int = 50) -> RunCompletion:
+        """Start a run if it is due and execute what is due of it, at most `max_jobs` jobs, in the bound transaction.
+
+        Bodies run inside it. A retry that is due later is not waited for.
+
+        Raises:
+            RunNotFoundError: the tenant has no such run.
+        """
+        return await run_to_completion(run_id, max_jobs, self._tx, self.scope)

@@ -4,6 +4,7 @@ In a caller's transaction everything runs in it, body included, and becomes dura
 provider of transactions the body runs with none open: claim and begin in one, settle in another.
 """
 
+import json
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -40,12 +41,13 @@ _OUTCOMES: dict[StageStatus | None, ExecuteOutcome] = {
 class JobExecuted:
     """What the execution came to.
 
-    `output` is JSON text, set when the stage completed. A ghost (`orphan`, `race`, `version`) must not run: its
-    outcome is `failed`, nothing of it was kept. `next_poll_at` is set for a suspended stage.
+    `output` is the plain JSON value of a stage that completed, as `RunCreate` takes one. A ghost (`orphan`, `race`,
+    `version`) must not run: its outcome is `failed`, nothing of it was kept. `next_poll_at` is set for a suspended
+    stage.
     """
 
     outcome: ExecuteOutcome
-    output: str | None = None
+    output: object = None
     error: str | None = None
     will_retry: bool = False
     retry_delay_s: float | None = None
@@ -132,7 +134,7 @@ def _answer(settled: Settled, performance: Performance) -> JobExecuted:
     outcome: StageOutcome = performance.outcome
     answer = JobExecuted(
         _OUTCOMES.get(settled.stage_status, "failed"),
-        output=outcome.output if isinstance(outcome, StageCompleted) else None,
+        output=json.loads(outcome.output) if isinstance(outcome, StageCompleted) else None,
         error=outcome.error if isinstance(outcome, StageFailed) else None,
     )
     if settled.retry_delay_s is not None:

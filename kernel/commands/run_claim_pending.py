@@ -48,7 +48,10 @@ class RunsClaimed:
 
 @dataclass(frozen=True, slots=True)
 class RunClaimPending(Command[RunsClaimed]):
-    """Start up to `limit` ready runs of this tenant; their jobs are queued, not leased. Never waits for a row."""
+    """Start up to `limit` ready runs of this tenant; their jobs are queued, not leased. Never waits for a row.
+
+    Of a tenant that is not active nothing is started.
+    """
 
     name: ClassVar[str] = "run.claim_pending"
     worker_id: str
@@ -60,7 +63,10 @@ async def run_claim_pending(command: RunClaimPending, tx: TenantTransaction, sco
     """Promote what came due, lock, check, start."""
     if not scope.registry.served:
         return RunsClaimed(())
-    *_, rows = await tx.fetch_batch([*promotions(), claim_call(scope.registry, command.limit)])
+    calls = [*promotions(), (SQL["standing"], {}), claim_call(scope.registry, command.limit)]
+    *_, standing, rows = await tx.fetch_batch(calls)
+    if standing and standing[0]["status"] != "active":
+        return RunsClaimed(())
     changes = Changes()
     drafts = start_runs(rows, scope.registry, NO_LEASES, changes)
     await changes.write(tx)

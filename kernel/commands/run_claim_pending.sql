@@ -19,3 +19,9 @@ cross join lateral (
 ) as run
 order by run.rank, run.run_id
 limit :limit::int
+
+-- name: standing
+-- Whether runs of this tenant may be started.
+select tenant.status
+from tenantry.tenants as tenant
+where tenant.tenant_id = :tenant_id::uuid

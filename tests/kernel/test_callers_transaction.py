@@ -1,0 +1,249 @@
+"""Bodies, retries and whole runs inside a caller's own transaction, on every connection a caller may bring."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import asyncpg
+import psycopg
+import pytest
+from sqlalchemy import NullPool
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+
+import tenancy
+from kernel import (
+    JobExecute,
+    JobNotAvailableError,
+    Kernel,
+    RunCancel,
+    RunClaimPending,
+    RunCreate,
+    RunNotFoundError,
+    TransactionRequiredError,
+)
+from tenancy import TenantTransaction
+from tenancy.pools import sqlalchemy_url
+from tests.kernel.conftest import Look
+from tests.support import factories
+from tests.support.environment import DatabaseUrls
+from tests.support.workflows import REGISTRY, HandWorker
+
+KERNEL = Kernel(REGISTRY)
+ROLES = """
+do $$ begin create role app login inherit; exception when duplicate_object then null; end $$;
+grant tenantry_tenant to app
+"""
+Opener = Callable[[str], AbstractAsyncContextManager[Any]]
+
+
+def _engine(url: str, driver: Any) -> Any:
+    no_cache = {"statement_cache_size": 0, "prepared_statement_cache_size": 0}
+    arguments = no_cache if driver == "asyncpg" else {"prepare_threshold": None}
+    return create_async_engine(sqlalchemy_url(url, driver), poolclass=NullPool, connect_args=arguments)
+
+
+def _connection(driver: str) -> Opener:
+    return lambda url: _engine(url, driver).begin()
+
+
+def _session(driver: str) -> Opener:
+    @asynccontextmanager
+    async def opened(url: str) -> AsyncIterator[AsyncSession]:
+        async with AsyncSession(_engine(url, driver)) as session, session.begin():
+            yield session
+
+    return opened
+
+
+@asynccontextmanager
+async def _asyncpg(url: str) -> AsyncIterator[Any]:
+    connection = await asyncpg.connect(url, statement_cache_size=0)
+    try:
+        async with connection.transaction():
+            yield connection
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def _psycopg(url: str) -> AsyncIterator[Any]:
+    async with await psycopg.AsyncConnection.connect(url, prepare_threshold=None) as connection:
+        yield connection
+
+
+OPENERS: dict[str, Opener] = {
+    "sqlalchemy-asyncpg": _connection("asyncpg"),
+    "sqlalchemy-psycopg": _connection("psycopg"),
+    "session-asyncpg": _session("asyncpg"),
+    "session-psycopg": _session("psycopg"),
+    "asyncpg": _asyncpg,
+    "psycopg": _psycopg,
+}
+
+
+class CancelledOnPurposeError(Exception):
+    """Rolls a caller's transaction back."""
+
+
+@pytest.fixture(params=OPENERS)
+def opener(request: pytest.FixtureRequest) -> Opener:
+    return OPENERS[request.param]
+
+
+@pytest.fixture
+async def app_url(database_urls: DatabaseUrls, superuser: psycopg.AsyncConnection) -> str:
+    await superuser.execute(ROLES)
+    return database_urls.straight("app")
+
+
+async def test_a_whole_run_happens_within_the_callers_transaction(
+    app_url: str, opener: Opener, tenant: UUID, look: Look
+) -> None:
+    async with opener(app_url) as connection:
+        tx = await tenancy.bind(connection, tenant)
+        created = await KERNEL.dispatch(RunCreate(workflow_id="fan", input={"n": 3}), tx)
+        assert await look("select 1 from tenantry.workflow_runs where run_id = %s", created.run_id) == []
+        done = await KERNEL.bound_to(tx).run_to_completion(created.run_id, max_jobs=50)
+
+    assert (done.outcome, done.jobs_processed) == ("completed", 3)
+    (run,) = await look("select status, output from tenantry.workflow_runs where run_id = %s", created.run_id)
+    assert run == {"status": "COMPLETED", "output": {"n": 0}}
+    events = await look(
+        "select sequence, type from tenantry.outbox_events where run_id = %s order by sequence", created.run_id
+    )
+    assert [event["sequence"] for event in events] == [*range(1, len(events) + 1)]
+    assert events[-1]["type"] == "workflow:completed"
+    assert await look("select 1 from tenantry.job_queue where run_id = %s", created.run_id) == []
+
+
+async def test_a_rollback_takes_the_whole_run_with_it(app_url: str, opener: Opener, tenant: UUID, look: Look) -> None:
+    async def complete_and_regret() -> None:
+        async with opener(app_url) as connection:
+            tx = await tenancy.bind(connection, tenant)
+            created = await KERNEL.dispatch(RunCreate(workflow_id="chain", input={"n": 3}), tx)
+            assert (await KERNEL.bound_to(tx).run_to_completion(created.run_id)).outcome == "completed"
+            raise CancelledOnPurposeError
+
+    with pytest.raises(CancelledOnPurposeError):
+        await complete_and_regret()
+
+    for table in ("workflow_runs", "workflow_stages", "job_queue", "outbox_events"):
+        assert await look(f"select 1 from tenantry.{table} where tenant_id = %s", tenant) == []
+
+
+async def test_job_execute_runs_body_and_settle_in_the_callers_transaction(
+    app_url: str, opener: Opener, tenant: UUID, look: Look
+) -> None:
+    async with opener(app_url) as connection:
+        tx = await tenancy.bind(connection, tenant)
+        created = await KERNEL.dispatch(RunCreate(workflow_id="single", input={"n": 1}), tx)
+        claimed = await KERNEL.dispatch(RunClaimPending(worker_id="app", limit=10), tx)
+        executed = await KERNEL.dispatch(JobExecute(run_id=created.run_id, stage_id="first"), tx)
+
+    assert [(run.run_id, run.workflow_id, run.definition_version) for run in claimed.claimed] == [
+        (created.run_id, "single", created.definition_version)
+    ]
+    assert (executed.outcome, executed.output, executed.error) == ("completed", {"n": 2}, None)
+    assert (executed.will_retry, executed.ghost, executed.next_poll_at) == (False, False, None)
+    rows = await look(
+        "select distinct xmin::text as xmin from tenantry.outbox_events where run_id = %s"
+        " and type in ('stage:completed', 'workflow:completed')",
+        created.run_id,
+    )
+    assert len(rows) == 1
+
+
+async def test_a_failure_is_retried_later_and_not_slept_for(hand: HandWorker) -> None:
+    run_id = await hand.create("failing")
+    async with hand.transaction() as tx:
+        done = await KERNEL.bound_to(tx).run_to_completion(run_id)
+    assert (done.outcome, done.jobs_processed) == ("incomplete", 1)
+
+    async with hand.transaction() as tx:
+        executed = await KERNEL.dispatch(JobExecute(run_id, "fragile"), tx)
+    assert (executed.outcome, executed.will_retry) == ("failed", False)
+    assert executed.error == "RuntimeError: broken as asked"
+
+    async with hand.transaction() as tx:
+        done = await KERNEL.bound_to(tx).run_to_completion(run_id)
+    assert (done.outcome, done.jobs_processed) == ("failed", 0)
+
+
+async def test_a_skipped_stage_and_the_bound_on_jobs(hand: HandWorker) -> None:
+    run_id = await hand.create("optional", 1)
+    async with hand.transaction() as tx:
+        bound = KERNEL.bound_to(tx)
+        first = await bound.run_to_completion(run_id, max_jobs=1)
+        second = await bound.run_to_completion(run_id, max_jobs=1)
+
+    assert (first.outcome, first.jobs_processed) == ("incomplete", 1)
+    assert (second.outcome, second.jobs_processed) == ("completed", 1)
+
+
+async def test_what_may_not_start_stays_incomplete(
+    hand: HandWorker, superuser: psycopg.AsyncConnection, look: Look
+) -> None:
+    later = await hand.create("chain", run_at=datetime.now(UTC) + timedelta(hours=1))
+    cancelled = await hand.create("chain")
+    waiting = await hand.create("chain")
+    async with hand.transaction() as tx:
+        await KERNEL.dispatch(RunCancel(cancelled), tx)
+        bound = KERNEL.bound_to(tx)
+        assert (await bound.run_to_completion(later)).outcome == "incomplete"
+        assert (await bound.run_to_completion(cancelled)).outcome == "cancelled"
+        with pytest.raises(RunNotFoundError):
+            await bound.run_to_completion(uuid4())
+
+    await factories.set_tenant_status(superuser, hand.tenant_id, "suspended")
+    async with hand.transaction() as tx:
+        assert (await KERNEL.bound_to(tx).run_to_completion(waiting)).outcome == "incomplete"
+        assert (await KERNEL.dispatch(RunClaimPending(worker_id="w"), tx)).claimed == ()
+    (run,) = await look("select status from tenantry.workflow_runs where run_id = %s", waiting)
+    assert run["status"] == "PENDING"
+
+
+async def test_ghosts_say_why_and_leased_jobs_are_refused(hand: HandWorker) -> None:
+    pending, leased = await hand.create("chain"), await hand.create("single")
+    async with hand.transaction() as tx:
+        race = await KERNEL.dispatch(JobExecute(pending, "first"), tx)
+        orphan = await KERNEL.dispatch(JobExecute(uuid4(), "first"), tx)
+    assert (race.ghost, race.ghost_reason, race.outcome) == (True, "race", "failed")
+    assert (orphan.ghost, orphan.ghost_reason) == (True, "orphan")
+
+    await hand.tick()
+    async with hand.transaction() as tx:
+        with pytest.raises(JobNotAvailableError):
+            await KERNEL.dispatch(JobExecute(leased, "first"), tx)
+        assert (await KERNEL.bound_to(tx).run_to_completion(leased)).outcome == "incomplete"
+
+
+async def test_without_interactive_transactions_a_command_needs_the_callers(hand: HandWorker) -> None:
+    kernel = Kernel(REGISTRY, transactions=hand.database.transaction, skip_interactive_transactions=True)
+
+    with pytest.raises(TransactionRequiredError):
+        await kernel.dispatch(RunCreate("chain", {"n": 1}), tenant_id=hand.tenant_id)
+
+    async with hand.transaction() as tx:
+        created = await kernel.dispatch(RunCreate("chain", {"n": 1}), tx)
+        assert (await kernel.bound_to(tx).run_to_completion(created.run_id)).outcome == "completed"
+
+
+async def test_two_callers_bring_one_run_to_its_end_once(hand: HandWorker, look: Look) -> None:
+    run_id = await hand.create("chain")
+
+    async def complete() -> int:
+        async with hand.transaction() as tx:
+            return await _jobs(tx, run_id)
+
+    assert sorted(await asyncio.gather(complete(), complete())) == [0, 3]
+    rows = await look("select 1 from tenantry.outbox_events where run_id = %s and type = 'stage:started'", run_id)
+    assert len(rows) == 3
+
+
+async def _jobs(tx: TenantTransaction, run_id: UUID) -> int:
+    done = await KERNEL.bound_to(tx).run_to_completion(run_id)
+    assert done.outcome == "completed"
+    return done.jobs_processed
