@@ -5,7 +5,8 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+# The framework adds the charset to every text by itself.
+CONTENT_TYPE: Final = CONTENT_TYPE_LATEST.partition("; charset=")[0]
 _BUCKETS: Final = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 

@@ -81,7 +81,9 @@ async def test_metrics_count_routes_and_not_paths(client: httpx.AsyncClient) -> 
     run = (await client.post("/v1/runs", json=ANYTHING)).json()
     await client.get(f"/v1/runs/{run['id']}")
     await client.get("/made/up")
-    text = (await client.get("/metrics")).text
+    answered = await client.get("/metrics")
+    assert answered.headers["content-type"].count("charset=utf-8") == 1
+    text = answered.text
     assert 'tenantry_http_requests_total{method="POST",route="/v1/runs",status="201"} 1.0' in text
     assert 'route="/v1/runs/{run_id}"' in text
     assert run["id"] not in text
