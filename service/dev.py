@@ -9,6 +9,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
+import uvloop
+
 from kernel import Registry
 from service.cli.dev import WORKER_URL
 from service.cli.logs import log_json
@@ -38,8 +40,8 @@ async def serve(settings: Settings, worker_url: str, registry: Registry) -> None
     worker_settings = replace(settings, database_url=worker_url)
     work, dispatch = worker_databases(worker_settings)
     async with Database(work) as database, Database(dispatch) as dispatcher, asyncio.TaskGroup() as tasks:
-        tasks.create_task(serve_api(replace(settings, shutdown_grace=DRAIN), registry, stop))
         host = WorkerHost(worker_settings, registry, database, dispatcher)
+        tasks.create_task(serve_api(replace(settings, shutdown_grace=DRAIN), registry, stop, host.wake))
         tasks.create_task(run_host(host, ReadinessGate(database), dispatcher, stop))
 
 
@@ -49,7 +51,7 @@ def main() -> None:
     try:
         settings = Settings.from_environment(os.environ)
         registry = load_registry(settings.require("workflows"))
-        asyncio.run(serve(settings, os.environ[WORKER_URL], registry))
+        uvloop.run(serve(settings, os.environ[WORKER_URL], registry))
     except Exception as error:  # noqa: BLE001 - the outermost frame: what comes here has no other handler
         for line in explain(error):
             complain(line)

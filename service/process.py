@@ -6,7 +6,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import uvicorn
@@ -54,14 +54,18 @@ class ApiServer(uvicorn.Server):
         self.should_exit = True
 
 
-async def serve_api(settings: Settings, registry: Registry, stop: asyncio.Event) -> None:
+async def serve_api(
+    settings: Settings, registry: Registry, stop: asyncio.Event, run_created: Callable[[], None] | None = None
+) -> None:
     """Serve until `stop` is set; the login is checked as soon as the database can be reached.
+
+    `run_created` is called when a run has been created: a worker in the same process need not wait for its poll.
 
     Raises:
         UnsafeRoleError: the login could pass row-level security by.
         OSError: the address cannot be listened on.
     """
-    app = create_app(settings, registry)
+    app = create_app(settings, registry, run_created)
     server = ApiServer(app, settings)
     api: Api = app.state.api
     try:

@@ -150,6 +150,8 @@ class PsycopgTransaction(Owned):
     async def _run(self, calls: Sequence[Call], *, closing: bool = False) -> list[psycopg.AsyncCursor[Any]]:
         """Run calls in one pipeline, opening the transaction with the first and closing it with the last if asked."""
         give_up_at = asyncio.get_running_loop().time() + self._pool.timeout
+        task = asyncio.current_task()
+        cancels = task.cancelling() if task is not None else 0
         with self._careful():
             while True:
                 connection = self._connection or await self._acquire()
@@ -160,6 +162,9 @@ class PsycopgTransaction(Owned):
                     await connection.close()
                     raise DatabaseUnavailableError("the pooler has no server for us") from error
                 except psycopg.OperationalError as error:
+                    if _was_cancelled(cancels):
+                        # The driver lost it: the connection broke while it waited for the cancelled statement's end.
+                        raise asyncio.CancelledError from error
                     if not _is_away(error, connection):
                         raise
                     if self._has_begun or closing or asyncio.get_running_loop().time() >= give_up_at:
@@ -222,6 +227,11 @@ def _shut(connection: psycopg.AsyncConnection[Any]) -> None:
         return
     with socket.socket(fileno=os.dup(connection.fileno())) as line, suppress(OSError):
         line.shutdown(socket.SHUT_RDWR)
+
+
+def _was_cancelled(cancels_before: int) -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > cancels_before
 
 
 def _is_away(error: psycopg.Error, connection: psycopg.AsyncConnection[Any]) -> bool:

@@ -63,7 +63,7 @@ async def run_claim_pending(command: RunClaimPending, tx: TenantTransaction, sco
     """Promote what came due, lock, check, start."""
     if not scope.registry.served:
         return RunsClaimed(())
-    calls = [*promotions(), (SQL["standing"], {}), claim_call(scope.registry, command.limit)]
+    calls: list[Call] = [*promotions(), (SQL["standing"], {}), claim_call(scope.registry, command.limit)]
     *_, standing, rows = await tx.fetch_batch(calls)
     if standing and standing[0]["status"] != "active":
         return RunsClaimed(())

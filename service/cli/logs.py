@@ -34,6 +34,8 @@ def log_json(level: int = logging.INFO) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=level, handlers=[handler], force=True)
+    # It tells of every plugin it loads, and is loaded to know the newest revision.
+    logging.getLogger("alembic").setLevel(logging.WARNING)
 
 
 def log_nothing() -> None:

@@ -11,6 +11,7 @@ from tenantry.due_tenants_v1(:served::text::json, :after::uuid, :page::int) as d
 -- name: leases
 -- role: tenantry_scheduler
 -- A page of the leases there are, in tenant order from a cursor: the tenants of those that ran out, and where the page ended.
+-- What lapses first comes first: the page may end within a tenant's leases, and the next one begins with the next tenant.
 select
   page.tenant_id,
   bool_or(
@@ -23,7 +24,12 @@ from (
   select job.tenant_id, job.locked_at, job.started_at
   from tenantry.job_queue as job
   where job.status = 'RUNNING' and job.tenant_id > :after::uuid
-  order by job.tenant_id
+  order by
+    job.tenant_id,
+    least(
+      job.locked_at + :stale_after::interval,
+      case when :absolute_timeout::interval > interval '0' then job.started_at + :absolute_timeout::interval end
+    )
   limit 1000
 ) as page
 group by page.tenant_id

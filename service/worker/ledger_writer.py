@@ -73,6 +73,7 @@ class LedgerWriter:
         self._hooks = hooks
         self._tasks = tasks
         self._queues: dict[UUID, _Queue] = {}
+        self._has_given_up = False
         self._flushing: set[asyncio.Task[None]] = set()
         self._writes: dict[UUID, set[asyncio.Future[None]]] = {}
 
@@ -97,6 +98,7 @@ class LedgerWriter:
 
     def give_up(self) -> None:
         """Write nothing more: the database is away and the process is to end."""
+        self._has_given_up = True
         for flush in self._flushing:
             flush.cancel()
 
@@ -174,6 +176,8 @@ class LedgerWriter:
                 if isinstance(error, HOPELESS):
                     raise
                 logger.warning("flush_repeated", extra={"tries": tries + 1, "error": type(error).__name__})
+            if self._has_given_up:
+                raise asyncio.CancelledError
             await asyncio.sleep(RETRY_S[min(tries, len(RETRY_S) - 1)])
             tries += 1
 

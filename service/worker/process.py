@@ -7,6 +7,7 @@ import asyncio
 import logging
 import os
 import signal
+import threading
 from contextlib import AsyncExitStack
 
 import uvloop
@@ -14,7 +15,8 @@ import uvloop
 from kernel import Registry
 from service.probes import NotReadyError, ReadinessGate
 from service.settings import Settings, load_registry
-from service.worker.host import WorkerHost
+from service.worker.executor import LET_GO_S
+from service.worker.host import LAST_WRITES_S, WorkerHost
 from service.worker.status import serve_status
 from tenancy import Database, DatabaseSettings, DatabaseUnavailableError
 
@@ -23,6 +25,8 @@ ASK_AGAIN_S = 1.0
 # Pools of a worker: ticks, flushes and watches share the first; finding tenants has one connection, held with no other.
 WORK_POOL = 8
 DISPATCH_POOL = 1
+# What closing pools and ports may take at the end of a stop.
+MARGIN_S = 3.0
 
 
 def run_worker(settings: Settings) -> int:
@@ -38,9 +42,34 @@ def run_worker(settings: Settings) -> int:
         host = runner.run(_run(settings, registry, databases))
         if host.executor is not None and host.executor.abandoned:
             # A body that does not stop holds its thread or the loop, and the interpreter would wait for it for ever.
-            logging.shutdown()
-            os._exit(0)
+            _leave()
     return 0
+
+
+def _leave() -> None:
+    logging.shutdown()
+    os._exit(0)
+
+
+def _leave_late() -> None:
+    logger.warning("worker_left_without_its_leases")
+    _leave()
+
+
+def _stop_on_signals(stop: asyncio.Event, limit_s: float) -> None:
+    """Set `stop` on SIGTERM and SIGINT; `limit_s` later the process leaves, whatever blocks its loop or connections."""
+    loop = asyncio.get_running_loop()
+    watchdog = threading.Timer(limit_s, _leave_late)
+    watchdog.daemon = True
+
+    def ask(_number: int, _frame: object) -> None:
+        # Not the loop's own handlers: a body that blocks the loop would block them too.
+        if watchdog.ident is None:
+            watchdog.start()
+        loop.call_soon_threadsafe(stop.set)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, ask)
 
 
 def worker_databases(settings: Settings) -> tuple[DatabaseSettings, DatabaseSettings]:
@@ -64,9 +93,8 @@ async def _run(
     settings: Settings, registry: Registry, databases: tuple[DatabaseSettings, DatabaseSettings]
 ) -> WorkerHost:
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    graces = settings.shutdown_grace + settings.abort_grace
+    _stop_on_signals(stop, graces.total_seconds() + LET_GO_S + LAST_WRITES_S + MARGIN_S)
     work, dispatch = databases
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(Database(work))
