@@ -35,7 +35,9 @@ test: lint types test-only ## Lint, types, import rules and all tests
 
 .PHONY: test-only
 test-only: $(STAMP) ## Only the tests (TESTS="path -k word" for some of them)
-	$(BIN)/python -m pytest $(if $(TESTS),$(TESTS),-n 2)
+	@$(BIN)/python -m pytest $(if $(TESTS),$(TESTS),-n 2) || $(if $(TESTS),exit 1,{ \
+	  echo "What failed while two tests shared the machine must pass alone:"; \
+	  $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; })
 
 .PHONY: lint
 lint: $(STAMP) ## Format, lint and import rules
