@@ -172,6 +172,9 @@ class Executor:
         invocation = invocation_of(
             job, tenant_id, self._max_output_bytes, abort=execution.abort, journal=execution.journal
         )
+        if execution.abort.aborted:
+            # Leased by a tick or a settle that was under way when the worker was told to stop.
+            return self._aborted(execution)
         if not execution.job.begun:
             answer = await self._ask(execution, invocation)
             if answer is not True:
@@ -182,6 +185,9 @@ class Executor:
                 self.counts.outcomes[begun.status] += 1
                 return None
             execution.job = begun.job
+            if execution.abort.reason is not None:
+                # Told while it was begun: the grace may be over, and a body that starts now would not be cancelled.
+                return self._aborted(execution)
         return await self._run_body(execution, invocation)
 
     async def _ask(self, execution: Execution, invocation: StageInvocation) -> StageOutcome | Literal[True]:

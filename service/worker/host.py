@@ -377,17 +377,19 @@ class WorkerHost:
         logger.info("worker_stopping", extra={"executing": len(executor.executions)})
         try:
             async with asyncio.timeout(self._settings.shutdown_grace.total_seconds()):
-                await dispatching
+                # Shielded: cancelling a tick's statement may take seconds, in which no body would be told to stop.
+                await asyncio.shield(dispatching)
                 await executor.idle()
         except TimeoutError:
             executor.abort_all("shutdown")
-        await self._let_go(executor)
+        await self._let_go(executor, dispatching)
 
-    async def _let_go(self, executor: Executor) -> None:
-        """Wait for the last outcomes; what the database, being away, does not take back lapses by itself."""
+    async def _let_go(self, executor: Executor, dispatching: asyncio.Task[None]) -> None:
+        """Wait for the last tick and the last outcomes; what a database that is away does not take back lapses."""
         assert self._writer is not None
         try:
             async with asyncio.timeout(self._settings.abort_grace.total_seconds() + LET_GO_S + LAST_WRITES_S):
+                await asyncio.shield(dispatching)
                 await executor.idle()
                 for tenant_id, state in list(self._tenants.items()):
                     if state.needs_release:

@@ -4,6 +4,7 @@ Settings, registry, readiness, the host, and a graceful end on SIGTERM or SIGINT
 """
 
 import asyncio
+import faulthandler
 import logging
 import os
 import signal
@@ -53,6 +54,8 @@ def _leave() -> None:
 
 def _leave_late() -> None:
     logger.warning("worker_left_without_its_leases")
+    # Where every thread stands: this is a body that blocks the loop, or a bug of ours.
+    faulthandler.dump_traceback(all_threads=True)
     _leave()
 
 

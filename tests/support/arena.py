@@ -59,6 +59,14 @@ class Arena:
         async with self.database.transaction(self.tenant_id) as tx:
             await self.kernel.dispatch(RunCancel(run_id), tx)
 
+    async def end_all(self) -> None:
+        """Cancel what is under way: the next test's worker serves every tenant of the database."""
+        for run in await self.rows(
+            "select run_id from tenantry.workflow_runs"
+            " where tenant_id = %(tenant)s and status in ('PENDING', 'RUNNING')"
+        ):
+            await self.cancel(run["run_id"])
+
     def worker(self, *arguments: str, **settings: str) -> Process:
         """Start a real worker through the pooler; `settings` are lower-case names without the prefix."""
         return start_worker(self.urls, *arguments, **settings)
@@ -148,5 +156,6 @@ async def arena(urls: DatabaseUrls, tenant_id: UUID, diary: Path) -> AsyncIterat
     try:
         async with opened.database:
             yield opened
+            await opened.end_all()
     finally:
         await opened.superuser.close()
