@@ -220,6 +220,7 @@ class RunDraft:
                 "attempt": 0,
                 "max_attempts": placed.stage.max_attempts,
                 "traceparent": self.run.traceparent,
+                "priority": self.run.priority,
                 **values,
             }
         )

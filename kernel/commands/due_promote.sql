@@ -15,7 +15,7 @@ update tenantry.workflow_runs as run
 set ready = true
 from due
 where run.tenant_id = :tenant_id::uuid and run.run_id = due.run_id
-returning run.run_id
+returning run.workflow_id as lane_workflow_id, run.version as lane_version, run.priority as lane_priority, run.rank
 
 -- name: promote_jobs
 -- Jobs whose retry or wake-up is due are ready.
@@ -34,4 +34,4 @@ update tenantry.job_queue as job
 set ready = true
 from due
 where job.tenant_id = :tenant_id::uuid and job.run_id = due.run_id and job.stage_id = due.stage_id
-returning job.run_id
+returning job.workflow_id as lane_workflow_id, job.version as lane_version, job.priority as lane_priority, job.rank

@@ -12,11 +12,11 @@ from uuid import UUID
 
 from kernel.changes import Changes
 from kernel.command import Command, Scope, handles
-from kernel.commands.run_claim_pending import served_items
 from kernel.definition.registry import Registry
 from kernel.draft import LeaseBudget, RunDraft
 from kernel.drafting import draft_held_runs
 from kernel.jobs import LeasedJob
+from kernel.lanes import EVERYWHERE, Look, Sight, lane_items, sight_of
 from kernel.states import RunStatus, StageStatus
 from tenancy import Call, Row, TenantTransaction, load_sql
 
@@ -64,9 +64,18 @@ async def job_claim(command: JobClaim, tx: TenantTransaction, scope: Scope) -> J
     return JobsClaimed(leased_of(drafts), ghosts)
 
 
-def claim_call(registry: Registry, limit: int) -> Call:
+def claim_call(registry: Registry, limit: int, look: Look = EVERYWHERE) -> Call:
     """Return the call that locks up to `limit` ready jobs and their runs."""
-    return SQL["claim"], {"served": served_items(registry, unpinned=False), "limit": limit}
+    return SQL["claim"], {"served": lane_items(look.among(registry.served), look.floors), "limit": limit}
+
+
+def sight(
+    rows: Sequence[Row], drafts: Sequence[RunDraft], ghosts: Sequence[GhostJob], promoted: Sequence[Row]
+) -> Sight:
+    """Return what a claim saw, once its rows were leased."""
+    taken = {(job.fence.run_id, job.fence.stage_id) for draft in drafts for job in draft.leased}
+    taken.update((ghost.run_id, ghost.stage_id) for ghost in ghosts)
+    return sight_of(rows, lambda row: (row["run_id"], row["stage_id"]) in taken, promoted)
 
 
 def leased_of(drafts: Sequence[RunDraft]) -> tuple[LeasedJob, ...]:

@@ -4,7 +4,6 @@ A run's input and config are checked here once more: runs from SQL were never ch
 itself, without touching the others of its batch.
 """
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -18,6 +17,7 @@ from kernel.definition.registry import Registry
 from kernel.definition.workflow import Workflow
 from kernel.draft import NO_LEASES, LeaseBudget, RunDraft
 from kernel.errors import InvalidConfigError, InvalidInputError
+from kernel.lanes import EVERYWHERE, Look, Pair, Sight, lane_items, sight_of
 from kernel.locking import LockedRun, locked_run
 from kernel.states import RunStatus
 from tenancy import Call, Row, TenantTransaction, load_sql
@@ -73,17 +73,21 @@ async def run_claim_pending(command: RunClaimPending, tx: TenantTransaction, sco
     return claimed_of(drafts)
 
 
-def served_items(registry: Registry, *, unpinned: bool) -> str:
-    """Return the served (workflow, version) pairs as the claims take them, with the unpinned version if asked."""
-    pairs: list[tuple[str, str]] = list(registry.served)
-    if unpinned:
-        pairs += sorted({(workflow_id, UNPINNED) for workflow_id, _ in registry.served})
-    return json.dumps([{"workflow_id": workflow_id, "version": version} for workflow_id, version in pairs])
-
-
-def claim_call(registry: Registry, limit: int) -> Call:
+def claim_call(registry: Registry, limit: int, look: Look = EVERYWHERE) -> Call:
     """Return the call that locks up to `limit` ready runs."""
-    return SQL["claim"], {"served": served_items(registry, unpinned=True), "limit": limit}
+    pairs = look.among(claimable_pairs(registry))
+    return SQL["claim"], {"served": lane_items(pairs, look.floors), "limit": limit}
+
+
+def claimable_pairs(registry: Registry) -> list[Pair]:
+    """Return the pairs whose runs can be started: the served ones, and each workflow's runs that are not pinned."""
+    return [*registry.served, *((workflow_id, UNPINNED) for workflow_id, _ in registry.served)]
+
+
+def sight(rows: Sequence[Row], drafts: Sequence[RunDraft], promoted: Sequence[Row]) -> Sight:
+    """Return what a claim saw, once its runs were started."""
+    taken = {draft.run.run_id for draft in drafts}
+    return sight_of(rows, lambda row: row["run_id"] in taken, promoted)
 
 
 def start_runs(rows: Iterable[Row], registry: Registry, leases: LeaseBudget, changes: Changes) -> list[RunDraft]:

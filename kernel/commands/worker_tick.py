@@ -4,6 +4,7 @@ Promote what came due, take back lapsed leases, lease ready jobs, start pending 
 Jobs come before runs: what has begun is brought to its end first.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -16,10 +17,12 @@ from kernel.commands.lease_reap_stale import LeasesReaped
 from kernel.commands.run_claim_pending import RunsClaimed
 from kernel.draft import LeaseBudget, RunDraft
 from kernel.jobs import LeasedJob
+from kernel.lanes import EVERYWHERE, NOTHING_SEEN, Look, Sight
 from tenancy import Call, Row, TenantTransaction, load_sql
 
 SQL = load_sql(__file__)
 REAP_LIMIT = 100
+NO_ANSWERS: Mapping[str, Sequence[Row]] = {"runs_due": (), "jobs_due": (), "jobs": (), "runs": ()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,7 @@ class Ticked:
     `is_capped`: the tenant has a running cap, so a settle may lease ahead at most what it takes out of RUNNING.
     `is_blocked`: nothing was
     claimed because of the cap, the tenant's standing or another worker's claim. `promoted` counts rows that came due.
+    `job_lanes` and `run_lanes` are what the claims saw: below it the next ones need not look again.
     """
 
     leased: tuple[LeasedJob, ...] = ()
@@ -38,6 +42,8 @@ class Ticked:
     promoted: int = 0
     is_capped: bool = False
     is_blocked: bool = False
+    job_lanes: Sight = NOTHING_SEEN
+    run_lanes: Sight = NOTHING_SEEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,7 @@ class WorkerTick(Command[Ticked]):
     """Lease up to `limit` jobs of this tenant to `worker_id`.
 
     Take lapsed leases back when `reap`, make ready what came due when `promote`. Never waits for a row.
+    `job_lanes` and `run_lanes` say where to look for jobs and for runs.
     """
 
     name: ClassVar[str] = "worker.tick"
@@ -52,6 +59,8 @@ class WorkerTick(Command[Ticked]):
     limit: int
     reap: bool = True
     promote: bool = True
+    job_lanes: Look = EVERYWHERE
+    run_lanes: Look = EVERYWHERE
 
 
 @handles(WorkerTick)
@@ -62,7 +71,7 @@ async def worker_tick(command: WorkerTick, tx: TenantTransaction, scope: Scope) 
     """
     is_serving = bool(scope.registry.served) and command.limit > 0
     calls = _calls(command, scope, is_serving=is_serving)
-    answers = dict(zip(calls, await tx.fetch_batch(list(calls.values())), strict=True))
+    answers = {**NO_ANSWERS, **dict(zip(calls, await tx.fetch_batch(list(calls.values())), strict=True))}
     standing = answers["standing"][0]
     changes = Changes()
     reaped = await lease_reap_stale.reap(answers["lapsed"], changes, tx, scope) if command.reap else LeasesReaped(0, 0)
@@ -75,14 +84,17 @@ async def worker_tick(command: WorkerTick, tx: TenantTransaction, scope: Scope) 
         resumed, ghosts = await job_claim.lease_jobs(answers["jobs"][:allowed], budget, changes, tx, scope)
         started = run_claim_pending.start_runs(answers["runs"][: budget.left], scope.registry, budget, changes)
     await changes.write(tx)
+    runs_due, jobs_due = answers["runs_due"], answers["jobs_due"]
     return Ticked(
         leased=job_claim.leased_of([*resumed, *started]),
         runs=run_claim_pending.claimed_of(started),
         ghosts=ghosts,
         reaped=reaped,
-        promoted=len(answers.get("runs_due", ())) + len(answers.get("jobs_due", ())),
+        promoted=len(runs_due) + len(jobs_due),
         is_capped=standing["running_jobs"] is not None,
         is_blocked=is_serving and allowed <= 0,
+        job_lanes=job_claim.sight(answers["jobs"], resumed, ghosts, jobs_due),
+        run_lanes=run_claim_pending.sight(answers["runs"], started, runs_due),
     )
 
 
@@ -93,9 +105,10 @@ def _calls(command: WorkerTick, scope: Scope, *, is_serving: bool) -> dict[str, 
         calls["runs_due"], calls["jobs_due"] = promotions()
     if command.reap:
         calls["lapsed"] = lease_reap_stale.lapsed_call(scope.limits, REAP_LIMIT)
-    if is_serving:
-        calls["jobs"] = job_claim.claim_call(scope.registry, command.limit)
-        calls["runs"] = run_claim_pending.claim_call(scope.registry, command.limit)
+    if is_serving and command.job_lanes.pairs != ():
+        calls["jobs"] = job_claim.claim_call(scope.registry, command.limit, command.job_lanes)
+    if is_serving and command.run_lanes.pairs != ():
+        calls["runs"] = run_claim_pending.claim_call(scope.registry, command.limit, command.run_lanes)
     return calls
 
 

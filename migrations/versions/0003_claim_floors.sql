@@ -164,3 +164,180 @@ begin
   end if;
 end
 $$;
+
+grant select (priority) on tenantry.workflow_runs, tenantry.job_queue to tenantry_scheduler;
+
+-- Who has work, and of which served pairs? As due_tenants_v1, whose walk from tenant to tenant has to pass the dead entries of
+-- each that has nothing ready: the tenants in `floors` are left out of the walk and probed by themselves, in each lane from
+-- its floor on, and the walk goes over the gaps between them. Items of floors are {is_job, tenant_id, workflow_id, version,
+-- floors: {priority: rank}}. `was_walked` tells which tenants count for the page.
+create function tenantry.due_tenants_v2(served json, after uuid, page int, floors json)
+returns table (
+  tenant_id uuid, is_waiting boolean, was_walked boolean, weight int, status text, jobs json, runs json
+)
+language plpgsql volatile security invoker
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+begin
+  return query
+    with pairs as (
+      select true as is_job, pair.workflow_id, pair.version
+      from json_to_recordset(served) as pair (workflow_id text, version text)
+      union all
+      select false, pair.workflow_id, pair.version
+      from json_to_recordset(served) as pair (workflow_id text, version text)
+      union
+      select false, pair.workflow_id, ''
+      from json_to_recordset(served) as pair (workflow_id text, version text)
+    ),
+    known as (
+      select item.is_job, item.tenant_id, item.workflow_id, item.version, item.floors
+      from json_to_recordset(floors) as item (is_job boolean, tenant_id uuid, workflow_id text, version text, floors json)
+    ),
+    gaps as (
+      select
+        ends.is_job, ends.workflow_id, ends.version, ends.tenant_id as upper,
+        lag(ends.tenant_id, 1, '00000000-0000-0000-0000-000000000000'::uuid) over (
+          partition by ends.is_job, ends.workflow_id, ends.version order by ends.tenant_id
+        ) as lower
+      from (
+        select pairs.is_job, pairs.workflow_id, pairs.version, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid as tenant_id
+        from pairs
+        union all
+        select known.is_job, known.workflow_id, known.version, known.tenant_id
+        from known
+      ) as ends
+    ),
+    walked as (
+      select gaps.is_job, gaps.workflow_id, gaps.version, found.tenant_id
+      from gaps
+      cross join lateral (
+        with recursive walk (tenant_id) as (
+          (
+            select job.tenant_id
+            from tenantry.job_queue as job
+            where job.workflow_id = gaps.workflow_id and job.version = gaps.version and job.ready
+              and job.tenant_id >= after and job.tenant_id > gaps.lower and job.tenant_id < gaps.upper
+            order by job.tenant_id
+            limit 1
+          )
+          union all
+          select (
+            select job.tenant_id
+            from tenantry.job_queue as job
+            where job.workflow_id = gaps.workflow_id and job.version = gaps.version and job.ready
+              and job.tenant_id > walk.tenant_id and job.tenant_id < gaps.upper
+            order by job.tenant_id
+            limit 1
+          )
+          from walk
+          where walk.tenant_id is not null
+        )
+        select walk.tenant_id from walk where walk.tenant_id is not null limit page
+      ) as found
+      where gaps.is_job
+      union all
+      select gaps.is_job, gaps.workflow_id, gaps.version, found.tenant_id
+      from gaps
+      cross join lateral (
+        with recursive walk (tenant_id) as (
+          (
+            select run.tenant_id
+            from tenantry.workflow_runs as run
+            where run.workflow_id = gaps.workflow_id and run.version = gaps.version and run.ready
+              and run.tenant_id >= after and run.tenant_id > gaps.lower and run.tenant_id < gaps.upper
+            order by run.tenant_id
+            limit 1
+          )
+          union all
+          select (
+            select run.tenant_id
+            from tenantry.workflow_runs as run
+            where run.workflow_id = gaps.workflow_id and run.version = gaps.version and run.ready
+              and run.tenant_id > walk.tenant_id and run.tenant_id < gaps.upper
+            order by run.tenant_id
+            limit 1
+          )
+          from walk
+          where walk.tenant_id is not null
+        )
+        select walk.tenant_id from walk where walk.tenant_id is not null limit page
+      ) as found
+      where not gaps.is_job
+    ),
+    due as (
+      select paged.tenant_id, paged.is_job, paged.workflow_id, paged.version, false as is_waiting, true as was_walked
+      from (
+        select
+          walked.tenant_id, walked.is_job, walked.workflow_id, walked.version,
+          row_number() over (
+            partition by walked.is_job, walked.workflow_id, walked.version order by walked.tenant_id
+          ) as place
+        from walked
+      ) as paged
+      where paged.place <= page
+      union all
+      select known.tenant_id, true, known.workflow_id, known.version, false, false
+      from known
+      where known.is_job and exists (
+        select
+        from generate_series(0, 9) as level (priority)
+        cross join lateral (
+          select
+          from tenantry.job_queue as job
+          where job.workflow_id = known.workflow_id and job.version = known.version and job.ready
+            and job.tenant_id = known.tenant_id and job.priority = level.priority
+            and job.rank >= coalesce((known.floors ->> level.priority::text)::timestamptz, '-infinity')
+          limit 1
+        ) as head
+      )
+      union all
+      select known.tenant_id, false, known.workflow_id, known.version, false, false
+      from known
+      where not known.is_job and exists (
+        select
+        from generate_series(0, 9) as level (priority)
+        cross join lateral (
+          select
+          from tenantry.workflow_runs as run
+          where run.workflow_id = known.workflow_id and run.version = known.version and run.ready
+            and run.tenant_id = known.tenant_id and run.priority = level.priority
+            and run.rank >= coalesce((known.floors ->> level.priority::text)::timestamptz, '-infinity')
+          limit 1
+        ) as head
+      )
+      union all
+      select waiting.tenant_id, null, null, null, true, false
+      from (
+        select job.tenant_id
+        from tenantry.job_queue as job
+        where job.status = 'PENDING' and not job.ready and job.available_at <= tenantry.now()
+        order by job.available_at
+        limit 1000
+      ) as waiting
+      union all
+      select waiting.tenant_id, null, null, null, true, false
+      from (
+        select run.tenant_id
+        from tenantry.workflow_runs as run
+        where run.status = 'PENDING' and not run.ready and run.available_at <= tenantry.now()
+        order by run.available_at
+        limit 1000
+      ) as waiting
+    )
+    select
+      due.tenant_id,
+      bool_or(due.is_waiting),
+      bool_or(due.was_walked),
+      coalesce(min(tenant.weight), 1),
+      coalesce(min(tenant.status), 'active'),
+      json_agg(json_build_array(due.workflow_id, due.version)) filter (where due.is_job),
+      json_agg(json_build_array(due.workflow_id, due.version)) filter (where not due.is_job)
+    from due
+    left join tenantry.tenants as tenant on tenant.tenant_id = due.tenant_id
+    group by due.tenant_id
+    order by due.tenant_id;
+end
+$$;

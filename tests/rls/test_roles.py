@@ -13,9 +13,10 @@ LOGINS = ("tenantry_api", "tenantry_worker", "tenantry_dispatcher", "tenantry_ad
 OPERATORS = {"tenants", "tenant_limits"}
 SCHEDULERS = {
     "tenants": {"tenant_id", "status", "weight"},
-    "workflow_runs": {"tenant_id", "workflow_id", "version", "status", "ready", "rank", "available_at"},
+    "workflow_runs": {"tenant_id", "workflow_id", "version", "status", "ready", "priority", "rank", "available_at"},
     "job_queue": {
-        "tenant_id", "workflow_id", "version", "status", "ready", "rank", "available_at", "locked_at", "started_at",
+        "tenant_id", "workflow_id", "version", "status", "ready", "priority", "rank", "available_at", "locked_at",
+        "started_at",
     },
 }  # fmt: skip
 # What the tenant role may not do although the table is a tenant's.
