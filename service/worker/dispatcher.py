@@ -6,11 +6,14 @@ Reads as the scheduler on a connection of its own, never held together with anot
 import heapq
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+import orjson
+
 from kernel import KernelLimits, Registry
+from kernel.lanes import Pair
 from tenancy import Database, Row, load_sql
 
 SQL = load_sql(__file__)
@@ -21,13 +24,18 @@ MAINTENANCE_PAGE = 100
 
 @dataclass(frozen=True, slots=True)
 class DueTenant:
-    """A tenant with something to do: `is_ready` work can be claimed, `is_waiting` work has come due and is promoted."""
+    """A tenant with something to do: `is_ready` work can be claimed, `is_waiting` work has come due and is promoted.
+
+    `jobs` and `runs` are the pairs of workflow and version that have ready ones.
+    """
 
     tenant_id: UUID
     is_ready: bool
     is_waiting: bool
     weight: int
     is_active: bool
+    jobs: tuple[Pair, ...] = ()
+    runs: tuple[Pair, ...] = ()
 
 
 @dataclass(slots=True)
@@ -49,18 +57,17 @@ class Dispatcher:
         self._served = json.dumps([{"workflow_id": w, "version": v} for w, v in registry.served])
         self._cursors = Cursors()
 
-    async def due(self) -> list[DueTenant]:
+    async def due(self, floors: Sequence[Mapping[str, object]] = ()) -> list[DueTenant]:
         """Return the tenants with ready work of the served versions, and those with rows to promote.
 
-        More tenants than a page holds are walked in turns: a call starts where the last full one ended.
+        More tenants than a page holds are walked in turns: a call starts where the last full one ended. Those of
+        `floors` are probed by themselves, from there on: `{is_job, tenant_id, workflow_id, version, floors}`.
         """
-        rows = await self._read("due", served=self._served, after=self._cursors.due, page=PAGE)
-        ready = [row for row in rows if row["is_ready"]]
-        self._cursors.due = ready[-1]["tenant_id"] if len(ready) >= PAGE else FIRST
-        return [
-            DueTenant(row["tenant_id"], row["is_ready"], row["is_waiting"], row["weight"], row["status"] == "active")
-            for row in rows
-        ]
+        lanes = orjson.dumps(floors).decode()
+        rows = await self._read("due", served=self._served, after=self._cursors.due, page=PAGE, floors=lanes)
+        walked = [row for row in rows if row["was_walked"]]
+        self._cursors.due = walked[-1]["tenant_id"] if len(walked) >= PAGE else FIRST
+        return [_due_tenant(row) for row in rows]
 
     async def lapsed(self) -> list[UUID]:
         """Return the tenants of leases that ran out, among the next page of all leases."""
@@ -101,6 +108,15 @@ class Dispatcher:
     async def _read(self, name: str, **params: object) -> list[Row]:
         async with self._database.role_transaction("tenantry_scheduler") as tx:
             return await tx.fetch_all(SQL[name], **params)
+
+
+def _due_tenant(row: Row) -> DueTenant:
+    jobs, runs = (
+        tuple((workflow_id, version) for workflow_id, version in orjson.loads(row[kind] or "[]"))
+        for kind in ("jobs", "runs")
+    )
+    is_active = row["status"] == "active"
+    return DueTenant(row["tenant_id"], bool(jobs or runs), row["is_waiting"], row["weight"], is_active, jobs, runs)
 
 
 def share_out(due: Iterable[DueTenant], room: int, running: Mapping[UUID, int]) -> dict[UUID, int]:

@@ -4,9 +4,10 @@
 -- name: due
 -- role: tenantry_scheduler
 -- The tenants with ready work of the served pairs, a page of them from the cursor on (the caller wraps around), and those
--- whose waiting rows came due. The function's text is in the migrations (0002): it is asked forty times a second.
-select due.tenant_id, due.is_ready, due.is_waiting, due.weight, due.status
-from tenantry.due_tenants_v1(:served::text::json, :after::uuid, :page::int) as due
+-- whose waiting rows came due. The function's text is in the migrations (0003): it is asked forty times a second.
+select
+  due.tenant_id, due.is_waiting, due.was_walked, due.weight, due.status, due.jobs::text as jobs, due.runs::text as runs
+from tenantry.due_tenants_v2(:served::text::json, :after::uuid, :page::int, :floors::text::json) as due
 
 -- name: leases
 -- role: tenantry_scheduler

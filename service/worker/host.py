@@ -1,6 +1,5 @@
-"""The worker host: the one loop that finds due tenants, ticks them.
+"""The worker host: the one loop that finds due tenants, ticks them and keeps all else going until it is stopped.
 
-And keeps everything else going until it is stopped.
 Everything a process owns lives in one task group: the dispatch loop, the ticks, the bodies, the flushes, the watches.
 """
 
@@ -28,6 +27,7 @@ from kernel import (
 from service.settings import Settings
 from service.worker.dispatcher import Dispatcher, DueTenant, share_out
 from service.worker.executor import LET_GO_S, Executor
+from service.worker.floors import FloorMemory
 from service.worker.heartbeat import HeartbeatThread
 from service.worker.ledger_writer import LedgerWriter, WriterHooks
 from service.worker.maintenance import Maintenance
@@ -47,10 +47,7 @@ LAST_WRITES_S = 5.0
 
 @dataclass(slots=True)
 class TenantState:
-    """What the host remembers of a tenant.
-
-    Whether it is capped, what it owes a look at, and how long to leave it alone.
-    """
+    """What the host remembers of a tenant: whether it is capped or owed a release, how long to leave it alone."""
 
     is_capped: bool = False
     is_ticking: bool = False
@@ -88,6 +85,7 @@ class WorkerHost:
         self._database = database
         self._dispatcher = Dispatcher(dispatch_database, registry, self.limits)
         self._tenants: dict[UUID, TenantState] = {}
+        self._floors = FloorMemory()
         self._wake = asyncio.Event()
         self._is_stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -188,7 +186,8 @@ class WorkerHost:
             lapsed = await self._dispatcher.lapsed()
         elif self.executor.room <= 0:
             return False
-        self.pulse.due = [tenant for tenant in await self._dispatcher.due() if self._may_tick(tenant.tenant_id, now)]
+        found_due = await self._floors.due(self._dispatcher, now)
+        self.pulse.due = [tenant for tenant in found_due if self._may_tick(tenant.tenant_id, now)]
         shares = share_out(self.pulse.due, self.executor.room, self.executor.by_tenant)
         waiting = {tenant.tenant_id for tenant in self.pulse.due if tenant.is_waiting}
         asked = {*shares, *waiting, *lapsed}
@@ -232,9 +231,10 @@ class WorkerHost:
                 if state.needs_release:
                     await self._release(tenant_id, state)
                 # Flushes lease ahead in the meantime: the room is what there is now.
-                command = replace(wanted, limit=min(wanted.limit, self.executor.room))
+                command = self._floors.aim(replace(wanted, limit=min(wanted.limit, self.executor.room)), tenant_id)
                 async with self._database.transaction(tenant_id) as tx:
                     ticked = await self.kernel.dispatch(command, tx)
+                self._floors.note(tenant_id, command, ticked)
         except DatabaseUnavailableError:
             # What it leased may be ours without our knowing, and what is ours may wait for its reply.
             state.needs_release = True
