@@ -18,6 +18,9 @@ from kernel.commands.run_list_versions import RunListVersions, VersionsListed, W
 from kernel.commands.run_purge import RunPurge, RunsPurged
 from kernel.commands.run_reap_stuck import RunReapStuck, StuckReaped
 from kernel.commands.run_transition import RunTransition, RunTransitioned
+from kernel.commands.stage_poll_suspended import StagePollSuspended, SuspendedPolled
+from kernel.commands.step_signal import StepSignal, StepSignalled
+from kernel.commands.step_write import StepWrite, read_steps
 from kernel.commands.worker_tick import Ticked, WorkerTick
 from kernel.completion import RunCompletion
 from kernel.definition.registry import Registry
@@ -26,11 +29,8 @@ from kernel.definition.workflow import PlacedStage, Workflow, WorkflowBuilder, w
 from kernel.errors import (
     AnnotationError,
     BuilderError,
-    ChildRunCancelledError,
-    ChildRunFailedError,
     DefinitionVersionConflictError,
     DuplicateStageIdError,
-    DuplicateStepKeyError,
     DuplicateWorkflowError,
     EmptyWorkflowError,
     ExecutionError,
@@ -53,14 +53,7 @@ from kernel.errors import (
     StageAbortedError,
     StageOutputMissingError,
     StageTimeoutError,
-    StepError,
-    StepKindMismatchError,
-    StepLeaseLostError,
-    StepLedgerWriteError,
-    StepNotReplaySafeError,
-    StepResultNotSerializableError,
     StepsNeedAsyncStageError,
-    StepTimeoutError,
     TenantSuspendedError,
     Terminal,
     TransactionRequiredError,
@@ -73,12 +66,36 @@ from kernel.events import EventType
 from kernel.execution.abort import AbortReason, AbortSignal
 from kernel.execution.context import StageContext
 from kernel.execution.journal import StageJournal
-from kernel.execution.outcome import StageCompleted, StageFailed, StageOutcome, StageReleased, StageSkipped
-from kernel.execution.perform import invocation_of
+from kernel.execution.ledger import StepAnswer, StepOp, StepRow
+from kernel.execution.outcome import (
+    StageCompleted,
+    StageFailed,
+    StageOutcome,
+    StageReleased,
+    StageSkipped,
+    StageSuspended,
+)
+from kernel.execution.perform import give_steps, invocation_of
 from kernel.execution.stage_runner import StageInvocation, run_stage, run_when
-from kernel.jobs import Fence, LeasedJob
+from kernel.execution.steps import Step, Steps
+from kernel.fence import Fence
+from kernel.jobs import LeasedJob
 from kernel.kernel import BoundKernel, Kernel, TransactionProvider
 from kernel.states import JobStatus, RunStatus, StageStatus
+from kernel.step_errors import (
+    ChildRunCancelledError,
+    ChildRunFailedError,
+    DuplicateStepKeyError,
+    StepError,
+    StepFailedError,
+    StepKindMismatchError,
+    StepLeaseLostError,
+    StepLedgerWriteError,
+    StepModelMismatchError,
+    StepNotReplaySafeError,
+    StepResultNotSerializableError,
+    StepTimeoutError,
+)
 
 __all__ = [
     "AbortReason",
@@ -167,19 +184,32 @@ __all__ = [
     "StageJournal",
     "StageOutcome",
     "StageOutputMissingError",
+    "StagePollSuspended",
     "StageReleased",
     "StageSkipped",
     "StageStatus",
+    "StageSuspended",
     "StageTimeoutError",
+    "Step",
+    "StepAnswer",
     "StepError",
+    "StepFailedError",
     "StepKindMismatchError",
     "StepLeaseLostError",
     "StepLedgerWriteError",
+    "StepModelMismatchError",
     "StepNotReplaySafeError",
+    "StepOp",
     "StepResultNotSerializableError",
+    "StepRow",
+    "StepSignal",
+    "StepSignalled",
     "StepTimeoutError",
+    "StepWrite",
+    "Steps",
     "StepsNeedAsyncStageError",
     "StuckReaped",
+    "SuspendedPolled",
     "TenantSuspendedError",
     "Terminal",
     "Ticked",
@@ -195,8 +225,10 @@ __all__ = [
     "WorkflowBuilder",
     "WorkflowVersion",
     "beat_call",
+    "give_steps",
     "heartbeats",
     "invocation_of",
+    "read_steps",
     "run_stage",
     "run_when",
     "stage",

@@ -13,7 +13,8 @@ from kernel.changes import Changes
 from kernel.definition.workflow import PlacedStage, Workflow
 from kernel.events import EventType
 from kernel.execution.journal import Annotation
-from kernel.jobs import Fence, LeasedJob
+from kernel.fence import Fence
+from kernel.jobs import LeasedJob
 from kernel.locking import LockedRun, StageRow
 from kernel.states import TERMINAL_STAGE_STATUSES, JobStatus, RunStatus, StageStatus
 from kernel.transition import Decision, decide, run_output
@@ -109,7 +110,7 @@ class RunDraft:
     def _cancel_stage(self, stage: StageRow) -> None:
         # A leased job stays until its worker has let go of it (ghost "orphan") or its lease lapsed: the body still runs
         # and still counts against the tenant's cap.
-        self._stage_item(stage, StageStatus.CANCELLED, completed_at=self.now)
+        self.move_stage(stage, StageStatus.CANCELLED, completed_at=self.now)
         if stage.job_status is not None and stage.job_status is not JobStatus.RUNNING:
             self.drop_job(stage.stage_id)
 
@@ -166,6 +167,7 @@ class RunDraft:
     def lease(self, placed: PlacedStage, fence: Fence, *, attempt: int, begun: bool, wait_ms: int = 0) -> None:
         """Note a job as leased, with what its body is given."""
         assert self.workflow is not None
+        stage = self.stages[placed.stage.id]
         self.leased.append(
             LeasedJob(
                 fence=fence,
@@ -180,6 +182,10 @@ class RunDraft:
                 traceparent=self.run.traceparent,
                 tracestate=self.run.tracestate,
                 queue_wait_ms=wait_ms,
+                replay=stage.status is StageStatus.SUSPENDED,
+                generation=stage.generation,
+                redrive_count=self.run.redrive_count,
+                waiting_for=stage.waiting_for,
             )
         )
 
@@ -232,13 +238,13 @@ class RunDraft:
     def lease_job(self, stage: StageRow, job_attempt: int, worker_id: str) -> Fence:
         """Lease a queued job: its attempt counts up, and the clock of this transaction becomes its fence."""
         fence = Fence(self.run.run_id, stage.stage_id, job_attempt + 1, self.now)
-        self._job_item(stage, JobStatus.RUNNING, attempt=fence.attempt, worker_id=worker_id, started_at=self.now)
+        self.move_job(stage, JobStatus.RUNNING, attempt=fence.attempt, worker_id=worker_id, started_at=self.now)
         return fence
 
     def begin(self, stage: StageRow) -> int:
         """Move a stage from PENDING to RUNNING, count its attempt and announce it once; returns the attempt."""
         attempt = stage.attempt + 1
-        self._stage_item(stage, StageStatus.RUNNING, attempt=attempt, announced_attempt=attempt, started_at=self.now)
+        self.move_stage(stage, StageStatus.RUNNING, attempt=attempt, announced_attempt=attempt, started_at=self.now)
         if attempt > stage.announced_attempt:
             stage.announced_attempt = attempt
             self.emit(EventType.STAGE_STARTED, stage_id=stage.stage_id, attempt=attempt)
@@ -246,7 +252,7 @@ class RunDraft:
 
     def complete(self, stage: StageRow, fence: Fence, output: str) -> None:
         """Record a stage's validated output (JSON text) and take its job out of the queue."""
-        self._settled(stage, StageStatus.COMPLETED, fence, output=output)
+        self.settle_stage(stage, StageStatus.COMPLETED, fence, output=output)
         stage.output = output
         self.outputs[stage.stage_id] = output
         self.drop_job(stage.stage_id)
@@ -254,18 +260,19 @@ class RunDraft:
 
     def skip(self, stage: StageRow, fence: Fence) -> None:
         """Record that a stage's `when` said no; no attempt is counted."""
-        self._settled(stage, StageStatus.SKIPPED, fence)
+        self.settle_stage(stage, StageStatus.SKIPPED, fence)
         self.drop_job(stage.stage_id)
         self.emit(EventType.STAGE_SKIPPED, stage_id=stage.stage_id)
 
     def retry(self, stage: StageRow, job_attempt: int, error: str, delay: timedelta) -> None:
         """Put a failed attempt back into the queue, due after `delay`."""
         available_at = self.now + delay
-        self._stage_item(stage, StageStatus.PENDING, error_message=error)
-        self._job_item(
+        self.move_stage(stage, StageStatus.PENDING, error_message=error)
+        self.move_job(
             stage,
             JobStatus.PENDING,
             attempt=job_attempt,
+            replay=False,
             ready=delay <= timedelta(0),
             rank=available_at - self.run.priority * RANK_PER_PRIORITY,
             available_at=available_at,
@@ -280,14 +287,17 @@ class RunDraft:
         )
 
     def defer(self, stage: StageRow, job_attempt: int, delay: timedelta) -> None:
-        """Give a leased job back with its attempt, due after `delay`; no event, no error."""
-        if stage.status is StageStatus.RUNNING:
-            self._stage_item(stage, StageStatus.PENDING, attempt=max(stage.attempt - 1, 0))
+        """Give a leased job back with its attempt, due after `delay`; no event, no error. A replay counted none."""
+        is_replay = stage.status is StageStatus.SUSPENDED
+        if is_replay:
+            self.move_stage(stage, StageStatus.SUSPENDED, next_poll_at=self.now + delay, waiting_for=stage.waiting_for)
+        elif stage.status is StageStatus.RUNNING:
+            self.move_stage(stage, StageStatus.PENDING, attempt=max(stage.attempt - 1, 0))
         available_at = self.now + delay
-        self._job_item(
+        self.move_job(
             stage,
             JobStatus.PENDING,
-            attempt=max(job_attempt - 1, 0),
+            attempt=job_attempt if is_replay else max(job_attempt - 1, 0),
             ready=delay <= timedelta(0),
             rank=available_at - self.run.priority * RANK_PER_PRIORITY,
             available_at=available_at,
@@ -295,9 +305,9 @@ class RunDraft:
 
     def fail(self, stage: StageRow, job_attempt: int, error: str, code: str) -> None:
         """Fail a stage for good and its run with it; the job stays, dead, with its error."""
-        self._settled(stage, StageStatus.FAILED, None, error_message=error)
+        self.settle_stage(stage, StageStatus.FAILED, None, error_message=error)
         if stage.job_status is not None:
-            self._job_item(stage, JobStatus.FAILED, attempt=job_attempt, last_error=error)
+            self.move_job(stage, JobStatus.FAILED, attempt=job_attempt, last_error=error)
         self.emit(EventType.STAGE_FAILED, stage_id=stage.stage_id, attempt=stage.attempt, code=code, error=error)
         self.finish(RunStatus.FAILED, error={"code": code, "message": error, "stage_id": stage.stage_id})
 
@@ -305,7 +315,7 @@ class RunDraft:
         """Fail the run and every stage that is still active, and clear its jobs away."""
         for stage in self.stages.values():
             if stage.status not in TERMINAL_STAGE_STATUSES:
-                self._settled(stage, StageStatus.FAILED, None, error_message=error)
+                self.settle_stage(stage, StageStatus.FAILED, None, error_message=error)
                 self.drop_job(stage.stage_id)
                 self.emit(
                     EventType.STAGE_FAILED, stage_id=stage.stage_id, attempt=stage.attempt, code=code, error=error
@@ -335,19 +345,25 @@ class RunDraft:
     # -- items
     # ----------------------------------------------------------------------------------------------------------
 
-    def _settled(self, stage: StageRow, status: StageStatus, fence: Fence | None, **values: object) -> None:
+    def settle_stage(self, stage: StageRow, status: StageStatus, fence: Fence | None, **values: object) -> None:
+        """Move a stage to what its job came to; the fence, where one is given, says which job that was."""
         settled = {"settled_attempt": fence.attempt, "settled_started_at": fence.started_at} if fence else {}
-        self._stage_item(stage, status, completed_at=self.now, **settled, **values)
+        completed_at = None if status is StageStatus.SUSPENDED else self.now
+        self.move_stage(stage, status, completed_at=completed_at, **settled, **values)
 
-    def _stage_item(self, stage: StageRow, status: StageStatus, **values: object) -> None:
+    def move_stage(self, stage: StageRow, status: StageStatus, **values: object) -> None:
+        """Move a stage; `values` are columns."""
         stage.status = status
         attempt = values.get("attempt")
         if isinstance(attempt, int):
             stage.attempt = attempt
-        item = {"status": status, "attempt": stage.attempt, "now": self.now, **values}
+        # Named, because moves of one transaction are merged: only a suspension has these.
+        unsuspended = {"next_poll_at": None, "waiting_for": None}
+        item = {"status": status, "attempt": stage.attempt, "now": self.now, **unsuspended, **values}
         self.changes.move_stage(self.run.run_id, stage.stage_id, item)
 
-    def _job_item(self, stage: StageRow, status: JobStatus, **values: object) -> None:
+    def move_job(self, stage: StageRow, status: JobStatus, **values: object) -> None:
+        """Move a stage's job; `values` are columns."""
         stage.job_status = status
         self.changes.move_job(self.run.run_id, stage.stage_id, {"status": status, "ready": False, **values})
 

@@ -32,11 +32,13 @@ KernelError
     ├── StageTimeoutError
     ├── StageAbortedError
     ├── StepsNeedAsyncStageError
-    └── StepError
+    └── StepError                       (kernel/step_errors.py)
+        ├── StepFailedError
         ├── DuplicateStepKeyError
         ├── StepKindMismatchError
         ├── StepNotReplaySafeError
         ├── StepResultNotSerializableError
+        ├── StepModelMismatchError
         ├── StepTimeoutError
         ├── StepLeaseLostError
         ├── StepLedgerWriteError
@@ -325,73 +327,6 @@ class StepsNeedAsyncStageError(ExecutionError):
     def __init__(self, stage_id: str) -> None:
         super().__init__(f"stage {stage_id!r} is no coroutine function: only `async def` stages have steps")
         self.stage_id = stage_id
-
-
-class StepError(ExecutionError):
-    """The author must act: a durable step cannot go on. `step_id` names it."""
-
-    code = "step_error"
-
-    def __init__(self, step_id: str, message: str) -> None:
-        super().__init__(f"step {step_id!r}: {message}")
-        self.step_id = step_id
-
-
-class DuplicateStepKeyError(StepError):
-    """The author must act: one execution asked for one step id twice."""
-
-    code = "duplicate_step_key"
-    is_retryable = False
-
-
-class StepKindMismatchError(StepError):
-    """The author must act: the stored step of that id is of another kind."""
-
-    code = "step_kind_mismatch"
-    is_retryable = False
-
-
-class StepNotReplaySafeError(StepError):
-    """An operator must look: the step may have had its effect, its worker is gone, and it must not run twice."""
-
-    code = "step_not_replay_safe"
-    is_retryable = False
-
-
-class StepResultNotSerializableError(StepError):
-    """The author must act: the step's result cannot be stored as JSON."""
-
-    code = "step_result_not_serializable"
-
-
-class StepTimeoutError(StepError):
-    """The author must decide: the wait's deadline has passed."""
-
-    code = "step_timeout"
-
-
-class StepLeaseLostError(StepError):
-    """Nobody must act: another execution took the step over."""
-
-    code = "step_lease_lost"
-
-
-class StepLedgerWriteError(StepError):
-    """Nobody must act: the step's body succeeded but its outcome could not be recorded."""
-
-    code = "step_ledger_write_failed"
-
-
-class ChildRunFailedError(StepError):
-    """The author must decide: the child run that was waited for failed."""
-
-    code = "child_run_failed"
-
-
-class ChildRunCancelledError(StepError):
-    """The author must decide: the child run that was waited for was cancelled."""
-
-    code = "child_run_cancelled"
 
 
 class Terminal(Exception):  # noqa: N818 - a body says "this is final", not "an error of the kernel's"

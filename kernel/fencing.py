@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from uuid import UUID
 
-from kernel.jobs import Fence
+from kernel.fence import Fence
 from kernel.locking import JobRow, LockedRun, existing_runs, job_row, lock_leases, locked_run
 from kernel.states import JobStatus
 from tenancy import TenantTransaction

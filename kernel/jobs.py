@@ -2,21 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from kernel.definition.workflow import PlacedStage, Workflow
+from kernel.fence import Fence
 from kernel.transition import stage_input
-
-
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """The lease that everything a worker writes about a stage is conditional on."""
-
-    run_id: UUID
-    stage_id: str
-    attempt: int
-    started_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +19,7 @@ class LeasedJob:
     the JSON texts of the run's completed stages, `run_input` and `run_config` those the run was created with.
     `begun` is
     false while the stage's `when` is still to be asked. `queue_wait_ms` runs from the moment the job was due.
+    A `replay` executes a suspended stage again, which announced that it is `waiting_for` something.
     """
 
     fence: Fence
@@ -42,6 +34,10 @@ class LeasedJob:
     traceparent: str | None = None
     tracestate: str | None = None
     queue_wait_ms: int = 0
+    replay: bool = False
+    generation: int = 0
+    redrive_count: int = 0
+    waiting_for: Mapping[str, Any] | None = None
 
     @property
     def run_id(self) -> UUID:

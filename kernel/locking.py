@@ -4,6 +4,7 @@ Rule (semantics.md, "Lock first"): lock the run rows in a statement of their own
 statements.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -57,7 +58,10 @@ class StageRow:
     next_poll_at: datetime | None = None
     deadline: datetime | None = None
     error_message: str | None = None
+    generation: int = 0
+    waiting_for: dict[str, Any] | None = None
     job_status: JobStatus | None = None
+    job_attempt: int = 0
     job_locked_at: datetime | None = None
 
 
@@ -158,6 +162,9 @@ def _stage_row(row: Row) -> StageRow:
         next_poll_at=row["next_poll_at"],
         deadline=row["deadline"],
         error_message=row["error_message"],
+        generation=row["generation"],
+        waiting_for=json.loads(row["waiting_for"]) if row["waiting_for"] is not None else None,
         job_status=JobStatus(row["job_status"]) if row["job_status"] else None,
+        job_attempt=row["job_attempt"] or 0,
         job_locked_at=row["job_locked_at"],
     )

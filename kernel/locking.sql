@@ -42,7 +42,9 @@ from tenantry.lock_leases_v1(:tenant_id::uuid, :items::text::json, :wait::boolea
 select
   stage.run_id, stage.stage_id, stage.group_number, stage.number, stage.status, stage.attempt, stage.announced_attempt,
   stage.max_attempts, stage.output::text as output, stage.settled_attempt, stage.settled_started_at, stage.updated_at,
-  stage.next_poll_at, stage.deadline, stage.error_message, job.status as job_status, job.locked_at as job_locked_at
+  stage.next_poll_at, stage.deadline, stage.error_message, stage.generation,
+  stage.waiting_for::text as waiting_for, job.status as job_status, job.attempt as job_attempt,
+  job.locked_at as job_locked_at
 from tenantry.workflow_stages as stage
 left join tenantry.job_queue as job
   on job.tenant_id = :tenant_id::uuid and job.run_id = stage.run_id and job.stage_id = stage.stage_id

@@ -18,6 +18,9 @@ from kernel.commands import (
     run_purge,
     run_reap_stuck,
     run_transition,
+    stage_poll_suspended,
+    step_signal,
+    step_write,
     worker_tick,
 )
 
@@ -39,5 +42,8 @@ __all__ = [
     "run_purge",
     "run_reap_stuck",
     "run_transition",
+    "stage_poll_suspended",
+    "step_signal",
+    "step_write",
     "worker_tick",
 ]

@@ -18,6 +18,7 @@ from kernel.drafting import draft_held_runs
 from kernel.jobs import LeasedJob
 from kernel.lanes import EVERYWHERE, Look, Sight, lane_items, sight_of
 from kernel.states import RunStatus, StageStatus
+from kernel.suspension import lease_replay
 from tenancy import Call, Row, TenantTransaction, load_sql
 
 SQL = load_sql(__file__)
@@ -104,19 +105,25 @@ def lease_one(draft: RunDraft, row: Row, leases: LeaseBudget) -> GhostJob | None
     if draft.run.status not in (RunStatus.PENDING, RunStatus.RUNNING) or stage is None:
         draft.drop_job(stage_id)
         return GhostJob(draft.run.run_id, stage_id, "orphan")
+    # What a claim would make of the attempt, for what is given back: a replay counts none.
+    attempt = row["job_attempt"] + (stage.status is not StageStatus.SUSPENDED)
     if draft.run.status is RunStatus.PENDING:
-        draft.defer(stage, row["job_attempt"] + 1, timedelta(seconds=2))
+        draft.defer(stage, attempt, timedelta(seconds=2))
         return GhostJob(draft.run.run_id, stage_id, "race")
     placed = draft.workflow.placed(stage_id) if draft.workflow is not None else None
     if placed is None:
-        draft.defer(stage, row["job_attempt"] + 1, DEFERRAL)
+        draft.defer(stage, attempt, DEFERRAL)
         return GhostJob(draft.run.run_id, stage_id, "version")
-    if stage.status is not StageStatus.PENDING:
+    if stage.status is not (StageStatus.SUSPENDED if row["replay"] else StageStatus.PENDING):
         draft.drop_job(stage_id)
         return GhostJob(draft.run.run_id, stage_id, "orphan")
     if not leases.take():
         return None
     wait_ms = max(int((draft.now - row["available_at"]).total_seconds() * 1000), 0)
+    if row["replay"]:
+        fence = lease_replay(draft, stage, row["job_attempt"], leases.worker_id)
+        draft.lease(placed, fence, attempt=stage.attempt, begun=True, wait_ms=wait_ms)
+        return None
     fence = draft.lease_job(stage, row["job_attempt"], leases.worker_id)
     begun = placed.stage.when is None
     attempt = draft.begin(stage) if begun else stage.attempt

@@ -5,7 +5,7 @@ provider of transactions the body runs with none open: claim and begin in one, s
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -18,9 +18,11 @@ from kernel.commands import job_claim
 from kernel.commands.job_begin import JobBegin, job_begin
 from kernel.commands.job_claim import GhostJob, lease_one
 from kernel.commands.job_settle import JobSettle, Settled, Settlement, job_settle
+from kernel.commands.step_write import StepWrite, read_steps, step_write
 from kernel.draft import LeaseBudget
 from kernel.drafting import draft_of
 from kernel.errors import JobNotAvailableError
+from kernel.execution.ledger import StepAnswer, StepOp, StepRow
 from kernel.execution.outcome import StageCompleted, StageFailed, StageOutcome
 from kernel.execution.perform import Performance, ask_when, perform
 from kernel.jobs import LeasedJob
@@ -92,11 +94,30 @@ async def execute_between(command: JobExecute, transactions: Transactions, scope
             return _ghost("orphan")
         job = begun.job
     if performance is None:
-        performance = await perform(job, tenant_id, limit)
+        performance = await perform(job, tenant_id, limit, _Ledger(job, transactions, scope))
     async with transactions() as tx:
-        settlement = Settlement(job, performance.outcome, performance.annotations)
+        settlement = Settlement(job, performance.outcome, performance.annotations, performance.steps)
         (settled,) = await job_settle(JobSettle(worker_id, [settlement], wait=True), tx, scope)
     return _answer(settled, performance)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ledger:
+    """The steps of one execution, each write in the caller's transaction or in one of its own."""
+
+    job: LeasedJob
+    transactions: Transactions
+    scope: Scope
+
+    async def write(self, ops: Sequence[StepOp]) -> Sequence[StepAnswer]:
+        """Write ops, waiting for whoever holds the run."""
+        async with self.transactions() as tx:
+            return await step_write(StepWrite(ops, wait=True), tx, self.scope)
+
+    async def read(self) -> Sequence[StepRow]:
+        """Read the stage's steps."""
+        async with self.transactions() as tx:
+            return await read_steps(tx, self.job.run_id, self.job.stage_id)
 
 
 async def _claim(command: JobExecute, worker_id: str, tx: TenantTransaction, scope: Scope) -> LeasedJob | GhostJob:
@@ -136,6 +157,7 @@ def _answer(settled: Settled, performance: Performance) -> JobExecuted:
         _OUTCOMES.get(settled.stage_status, "failed"),
         output=json.loads(outcome.output) if isinstance(outcome, StageCompleted) else None,
         error=outcome.error if isinstance(outcome, StageFailed) else None,
+        next_poll_at=settled.next_poll_at,
     )
     if settled.retry_delay_s is not None:
         return replace(answer, will_retry=True, retry_delay_s=settled.retry_delay_s)

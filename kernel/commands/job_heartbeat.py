@@ -10,7 +10,7 @@ from typing import ClassVar
 from uuid import UUID
 
 from kernel.command import Command, Scope, handles
-from kernel.jobs import Fence
+from kernel.fence import Fence
 from kernel.states import RunStatus
 from tenancy import Call, Row, TenantTransaction, load_sql
 

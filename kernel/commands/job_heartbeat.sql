@@ -1,6 +1,6 @@
 -- name: beat
 -- Refresh the leases that are still these, and tell of each job whether it is and how its run stands. The one exception to
--- "lock first": it takes no run lock, changes nothing but locked_at, and locks the rows it updates, fence checked, leaving out
+-- "lock first": it takes no run lock, changes nothing but locked_at and, for a replay, next_poll_at, and locks the rows it updates, fence checked, leaving out
 -- what a settle holds. The answer is read from the statement's snapshot, so a skipped row is not mistaken for a lost one.
 with asked as (
   select item.run_id, item.stage_id, item.attempt, item.started_at
@@ -9,7 +9,7 @@ with asked as (
   )
 ),
 mine as (
-  select job.run_id, job.stage_id
+  select job.run_id, job.stage_id, job.replay
   from tenantry.job_queue as job
   join asked on asked.run_id = job.run_id and asked.stage_id = job.stage_id
   where job.tenant_id = :tenant_id::uuid
@@ -24,6 +24,20 @@ beaten as (
   set locked_at = tenantry.now()
   from mine
   where job.tenant_id = :tenant_id::uuid and job.run_id = mine.run_id and job.stage_id = mine.stage_id
+),
+replayed as (
+  select stage.run_id, stage.stage_id
+  from tenantry.workflow_stages as stage
+  join mine on mine.run_id = stage.run_id and mine.stage_id = stage.stage_id and mine.replay
+  where stage.tenant_id = :tenant_id::uuid and stage.status = 'SUSPENDED'
+  order by stage.run_id, stage.stage_id
+  for no key update of stage skip locked
+),
+bumped as (
+  update tenantry.workflow_stages as stage
+  set next_poll_at = tenantry.now() + interval '60 seconds'
+  from replayed
+  where stage.tenant_id = :tenant_id::uuid and stage.run_id = replayed.run_id and stage.stage_id = replayed.stage_id
 )
 select
   asked.run_id,

@@ -12,8 +12,8 @@ from uuid import UUID
 from kernel.changes import Changes
 from kernel.command import Command, Scope, handles
 from kernel.draft import RunDraft
+from kernel.fence import Fence
 from kernel.fencing import Hold, lock_fenced
-from kernel.jobs import Fence
 from kernel.locking import load_stages
 from kernel.states import RunStatus
 from tenancy import TenantTransaction, load_sql

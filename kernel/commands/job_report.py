@@ -14,8 +14,8 @@ from kernel.changes import Changes
 from kernel.command import Command, Scope, handles
 from kernel.draft import RunDraft
 from kernel.events import EventType
+from kernel.fence import Fence
 from kernel.fencing import Hold, lock_fenced
-from kernel.jobs import Fence
 from kernel.states import RunStatus
 from tenancy import TenantTransaction, load_sql
 

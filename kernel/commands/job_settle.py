@@ -5,9 +5,10 @@ run's transition. The next group's jobs are created leased to the same worker wh
 does not wait for a poll between its stages.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import ClassVar, Literal
 from uuid import UUID
 
@@ -15,26 +16,38 @@ from kernel.backoff import retry_delay_s
 from kernel.changes import Changes
 from kernel.command import Command, Scope, handles
 from kernel.commands.job_claim import DEFERRAL
+from kernel.commands.step_write import StepWrite, step_write
 from kernel.draft import LeaseBudget, RunDraft
 from kernel.execution.journal import Annotation
-from kernel.execution.outcome import StageCompleted, StageFailed, StageOutcome, StageReleased, StageSkipped
+from kernel.execution.ledger import StepOp
+from kernel.execution.outcome import (
+    StageCompleted,
+    StageFailed,
+    StageOutcome,
+    StageReleased,
+    StageSkipped,
+    StageSuspended,
+)
 from kernel.fencing import Fenced, Hold, lock_fenced
 from kernel.jobs import LeasedJob
 from kernel.locking import StageRow, load_stages
 from kernel.states import JobStatus, RunStatus, StageStatus
-from tenancy import TenantTransaction
+from kernel.suspension import suspend
+from tenancy import Row, TenantTransaction, load_sql
 
+SQL = load_sql(__file__)
 SettleStatus = Literal["settled", "ghost", "superseded", "busy"]
 RACE_DELAY = timedelta(seconds=2)
 
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """A leased job, what its body came to and what it noted."""
+    """A leased job, what its body came to and what it noted; `steps` are written first, in the same transaction."""
 
     job: LeasedJob
     outcome: StageOutcome
     annotations: tuple[Annotation, ...] = ()
+    steps: tuple[StepOp, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +66,7 @@ class Settled:
     run_status: RunStatus | None = None
     error: str | None = None
     retry_delay_s: float | None = None
+    next_poll_at: datetime | None = None
     next_jobs: tuple[LeasedJob, ...] = ()
 
 
@@ -77,6 +91,7 @@ class _Batch:
     fenced: Fenced
     stages: dict[UUID, dict[str, StageRow]]
     leases: LeaseBudget
+    waited: dict[tuple[UUID, str], list[Row]]
     changes: Changes = field(default_factory=Changes)
     drafts: dict[UUID, RunDraft] = field(default_factory=dict[UUID, RunDraft])
 
@@ -104,14 +119,38 @@ class _Batch:
 
 
 @handles(JobSettle)
-async def job_settle(command: JobSettle, tx: TenantTransaction, _scope: Scope) -> tuple[Settled, ...]:
+async def job_settle(command: JobSettle, tx: TenantTransaction, scope: Scope) -> tuple[Settled, ...]:
     """Lock the runs, look at siblings where there are any, decide, write."""
+    # Outcomes lock the runs too. One that was not had leaves its job's settle busy, and both are repeated together.
+    steps = [op for item in command.settlements for op in item.steps]
+    recorded = await step_write(StepWrite(steps, wait=command.wait), tx, scope)
+    unrecorded = {op.fence for op, answer in zip(steps, recorded, strict=True) if answer.verdict == "busy"}
     fenced = await lock_fenced(tx, [item.job.fence for item in command.settlements], wait=command.wait)
+    fenced.holds.update((fence, Hold.BUSY) for fence in unrecorded)
     leases = LeaseBudget(command.worker_id, command.lease_ahead)
-    batch = _Batch(fenced, await load_stages(tx, _runs_to_read(command, fenced)), leases)
+    waited = await _waited_steps(command, tx)
+    batch = _Batch(fenced, await load_stages(tx, _runs_to_read(command, fenced)), leases, waited)
     answers = tuple(_settle(item, batch) for item in command.settlements)
     await batch.changes.write(tx)
     return answers
+
+
+async def _waited_steps(command: JobSettle, tx: TenantTransaction) -> dict[tuple[UUID, str], list[Row]]:
+    """Return the steps that suspending stages wait for, read after the runs were locked.
+
+    A signal takes the run's lock too: either it is seen here, or it finds the job parked and makes it due.
+    """
+    items = [
+        {"run_id": str(item.job.run_id), "stage_id": item.job.stage_id, "step_id": wait.step_id}
+        for item in command.settlements
+        if isinstance(item.outcome, StageSuspended)
+        for wait in item.outcome.waits
+    ]
+    waited: dict[tuple[UUID, str], list[Row]] = {}
+    if items:
+        for row in await tx.fetch_all(SQL["waited"], items=json.dumps(items)):
+            waited.setdefault((row["run_id"], row["stage_id"]), []).append(row)
+    return waited
 
 
 def _runs_to_read(command: JobSettle, fenced: Fenced) -> list[UUID]:
@@ -130,10 +169,12 @@ def _stage_of(job: LeasedJob) -> StageRow:
         stage_id=job.stage_id,
         group=job.placed.group,
         number=job.placed.number,
-        status=StageStatus.RUNNING if job.begun else StageStatus.PENDING,
+        status=StageStatus.SUSPENDED if job.replay else StageStatus.RUNNING if job.begun else StageStatus.PENDING,
         attempt=job.attempt,
         announced_attempt=job.attempt,
         max_attempts=job.placed.stage.max_attempts,
+        generation=job.generation,
+        waiting_for=dict(job.waiting_for) if job.waiting_for is not None else None,
         job_status=JobStatus.RUNNING,
     )
 
@@ -163,6 +204,7 @@ def _settle(item: Settlement, batch: _Batch) -> Settled:
         run_status=draft.run.status,
         error=item.outcome.error if isinstance(item.outcome, StageFailed) else None,
         retry_delay_s=delay,
+        next_poll_at=stage.next_poll_at if stage.status is StageStatus.SUSPENDED else None,
         next_jobs=tuple(draft.leased[leased_before:]),
     )
 
@@ -207,6 +249,10 @@ def _apply(draft: RunDraft, stage: StageRow, item: Settlement, batch: _Batch) ->
             draft.complete(stage, job.fence, output)
         case StageSkipped():
             draft.skip(stage, job.fence)
+        case StageSuspended():
+            waited = batch.waited.get((job.run_id, job.stage_id), [])
+            stage.next_poll_at = suspend(draft, stage, job.fence, waited)
+            return None
         case StageFailed():
             return _apply_failure(draft, stage, item, batch)
     draft.annotate(stage, item.annotations)

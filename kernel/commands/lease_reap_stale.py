@@ -15,6 +15,7 @@ from kernel.command import Command, KernelLimits, Scope, handles
 from kernel.draft import RunDraft
 from kernel.drafting import draft_held_runs
 from kernel.states import RunStatus, StageStatus
+from kernel.suspension import wake
 from tenancy import Call, Row, TenantTransaction, load_sql
 
 SQL = load_sql(__file__)
@@ -81,7 +82,7 @@ def _reap_one(draft: RunDraft, row: Row, limits: KernelLimits) -> ReapedLease | 
     stage_id: str = row["stage_id"]
     stage = draft.stages.get(stage_id)
     over = draft.run.status is not RunStatus.RUNNING
-    if over or stage is None or stage.status not in (StageStatus.PENDING, StageStatus.RUNNING, StageStatus.SUSPENDED):
+    if over or stage is None or stage.status not in _leasable(row):
         draft.drop_job(stage_id)
         return None
     attempt: int = row["job_attempt"]
@@ -93,8 +94,17 @@ def _reap_one(draft: RunDraft, row: Row, limits: KernelLimits) -> ReapedLease | 
     if attempt >= row["max_attempts"]:
         draft.fail(stage, attempt, error, HEARTBEAT_LOST)
         return ReapedLease(draft.run.run_id, stage_id, row["worker_id"], released=False)
-    draft.retry(stage, attempt, error, timedelta(0))
+    if row["replay"]:
+        # That counts an attempt, so that a body that kills its worker ends; the stage stays suspended.
+        wake(draft, stage, attempt + 1, error=error)
+    else:
+        draft.retry(stage, attempt, error, timedelta(0))
     return ReapedLease(draft.run.run_id, stage_id, row["worker_id"], released=True)
+
+
+def _leasable(row: Row) -> tuple[StageStatus, ...]:
+    """Return how a stage can stand under a lease of this job."""
+    return (StageStatus.SUSPENDED,) if row["replay"] else (StageStatus.PENDING, StageStatus.RUNNING)
 
 
 def _seconds(duration: timedelta) -> str:

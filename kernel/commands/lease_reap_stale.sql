@@ -16,6 +16,12 @@ from (
     and leased.status = 'RUNNING'
     and (
       leased.locked_at <= tenantry.now() - :stale_after::interval
+      or leased.replay
+      and exists (
+        select from tenantry.workflow_stages as stage
+        where stage.tenant_id = :tenant_id::uuid and stage.run_id = leased.run_id and stage.stage_id = leased.stage_id
+          and stage.status = 'SUSPENDED' and stage.next_poll_at <= tenantry.now()
+      )
       or :absolute_timeout::interval > interval '0'
       and leased.started_at <= tenantry.now() - :absolute_timeout::interval
     )

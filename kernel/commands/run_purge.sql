@@ -31,6 +31,11 @@ where job.tenant_id = :tenant_id::uuid and job.run_id = any(:run_ids::uuid[])
 delete from tenantry.workflow_run_tags as tag
 where tag.tenant_id = :tenant_id::uuid and tag.run_id = any(:run_ids::uuid[])
 
+-- name: delete_steps
+-- The steps of purged runs.
+delete from tenantry.workflow_steps as step
+where step.tenant_id = :tenant_id::uuid and step.run_id = any(:run_ids::uuid[])
+
 -- name: delete_logs
 -- The logs of purged runs.
 delete from tenantry.workflow_logs as log

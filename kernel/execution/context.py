@@ -11,6 +11,7 @@ from typing_extensions import TypeVar
 from kernel.errors import StageOutputMissingError, StepsNeedAsyncStageError
 from kernel.execution.abort import AbortSignal
 from kernel.execution.journal import LogLevel, StageJournal
+from kernel.execution.steps import Steps
 
 C_co = TypeVar("C_co", covariant=True, default=dict[str, object])
 O = TypeVar("O")  # noqa: E741 - the output of a stage
@@ -42,7 +43,7 @@ class ContextSources:
     journal: StageJournal
     is_async: bool
     input_text: str | None = None
-    steps: object | None = None
+    steps: Steps | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +71,7 @@ class StageContext(Generic[C_co]):
         return self.given_input
 
     @property
-    def step(self) -> object:
+    def step(self) -> Steps:
         """The durable steps of this execution.
 
         Raises:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, cast
 
 from kernel.errors import ExecutionError, Terminal
+from kernel.execution.ledger import Wait
 from kernel.payloads import clean_text
 
 ExceptionTypes: TypeAlias = tuple[type[BaseException], ...]
@@ -39,7 +40,14 @@ class StageReleased:
     """The host gave the lease back before the body had an outcome, on a graceful stop."""
 
 
-StageOutcome: TypeAlias = StageCompleted | StageFailed | StageSkipped | StageReleased
+@dataclass(frozen=True, slots=True)
+class StageSuspended:
+    """The body waits for steps; with no waits it is to be replayed at once. When it is due is read from their rows."""
+
+    waits: tuple[Wait, ...]
+
+
+StageOutcome: TypeAlias = StageCompleted | StageFailed | StageSkipped | StageReleased | StageSuspended
 
 
 def failure_of(error: BaseException, no_retry_on: ExceptionTypes = ()) -> StageFailed:

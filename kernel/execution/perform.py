@@ -6,23 +6,39 @@ from uuid import UUID
 
 from kernel.execution.abort import AbortSignal
 from kernel.execution.journal import Annotation, StageJournal
+from kernel.execution.ledger import Ledger, StepOp, StepOwner
 from kernel.execution.outcome import StageFailed, StageOutcome, StageSkipped
 from kernel.execution.stage_runner import StageInvocation, run_stage, run_when
+from kernel.execution.steps import Steps
 from kernel.jobs import LeasedJob
+
+# Threads are made as they are needed: a body in one, or its plain step functions in several.
+STEP_THREADS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Performance:
-    """What a body came to and the annotations it made."""
+    """What a body came to, the annotations it made and the moves of its steps that its settle is to write."""
 
     outcome: StageOutcome
     annotations: tuple[Annotation, ...] = ()
+    steps: tuple[StepOp, ...] = ()
+
+
+def give_steps(invocation: StageInvocation, job: LeasedJob, ledger: Ledger, *, linger_s: float | None) -> Steps:
+    """Give a begun job's invocation its durable steps, kept in `ledger`."""
+    # Without an execution before this one there is no row to read; a signal sent ahead is met by the step that opens.
+    is_first = not (job.replay or job.attempt > 1 or job.fence.attempt > 1 or job.redrive_count)
+    owner = StepOwner(invocation.tenant_id, job.fence, invocation.attempt, job.generation, is_first)
+    steps = Steps(ledger, owner, invocation.abort, invocation.journal, linger_s=linger_s)
+    invocation.steps = steps
+    return steps
 
 
 def invocation_of(
     job: LeasedJob, tenant_id: UUID, max_output_bytes: int, *, abort: AbortSignal, journal: StageJournal
 ) -> StageInvocation:
-    """Return what the stage runner needs to execute a leased job; the body sees its attempt counted."""
+    """Return what the stage runner needs to execute a leased job; the body sees its attempt counted, and no steps."""
     return StageInvocation(
         tenant_id=tenant_id,
         run_id=job.run_id,
@@ -58,13 +74,14 @@ def _unbegun(answer: bool | StageFailed) -> Performance | None:  # noqa: FBT001 
     return None if answer else Performance(StageSkipped())
 
 
-async def perform(job: LeasedJob, tenant_id: UUID, max_output_bytes: int) -> Performance:
-    """Execute the body of a begun job; a `def` body runs in a thread of its own."""
+async def perform(job: LeasedJob, tenant_id: UUID, max_output_bytes: int, ledger: Ledger) -> Performance:
+    """Execute the body of a begun job; a `def` body runs in a thread of its own. Outcomes of steps do not linger."""
     journal = StageJournal()
     invocation = invocation_of(job, tenant_id, max_output_bytes, abort=AbortSignal(), journal=journal)
-    threads: Executor = ThreadPoolExecutor(1, thread_name_prefix="tenantry-stage")
+    threads: Executor = ThreadPoolExecutor(STEP_THREADS, thread_name_prefix="tenantry-stage")
+    steps = give_steps(invocation, job, ledger, linger_s=None)
     try:
         outcome = await run_stage(invocation, threads)
     finally:
         threads.shutdown(wait=False)
-    return Performance(outcome, tuple(journal.annotations()))
+    return Performance(outcome, tuple(journal.annotations()), steps.remaining)

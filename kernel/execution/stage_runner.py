@@ -32,6 +32,8 @@ from kernel.execution.abort import AbortSignal
 from kernel.execution.context import ContextSources, StageContext
 from kernel.execution.journal import StageJournal
 from kernel.execution.outcome import StageCompleted, StageFailed, StageOutcome, error_text, failure_of
+from kernel.execution.step_execution import Suspension
+from kernel.execution.steps import Steps
 from kernel.payloads import dump_typed, pointer_token
 
 
@@ -53,7 +55,7 @@ class StageInvocation:
     outputs: Mapping[str, str] = field(default_factory=dict[str, str])
     abort: AbortSignal = field(default_factory=AbortSignal)
     journal: StageJournal = field(default_factory=StageJournal)
-    steps: object | None = None
+    steps: Steps | None = None
     max_output_bytes: int | None = None
     thread: "Future[object] | None" = None
 
@@ -71,6 +73,8 @@ class _Raised:
 
 
 _Context: TypeAlias = StageContext[Any]
+# What `_guarded` answers for a body that left to wait.
+_SUSPENDED = object()
 
 
 async def run_when(invocation: StageInvocation, threads: Executor | None = None) -> bool | StageFailed:
@@ -94,7 +98,19 @@ async def run_stage(invocation: StageInvocation, threads: Executor | None = None
     context = _context(invocation, is_body=True)
     if isinstance(context, StageFailed):
         return context
-    result = await _guarded(invocation, lambda: _call_body(invocation, context, threads))
+    steps = invocation.steps
+    if steps is None:
+        return _body_outcome(invocation, await _guarded(invocation, lambda: _call_body(invocation, context, threads)))
+    steps.threads, steps.on_thread = threads, lambda future: setattr(invocation, "thread", future)
+    try:
+        result = await _guarded(invocation, lambda: _call_body(invocation, context, threads))
+    except asyncio.CancelledError:
+        await steps.stop()
+        raise
+    return await steps.conclude(None if result is _SUSPENDED else _body_outcome(invocation, result))
+
+
+def _body_outcome(invocation: StageInvocation, result: object) -> StageOutcome:
     return result if isinstance(result, StageFailed) else _completed(invocation, result)
 
 
@@ -126,7 +142,9 @@ async def _guarded(invocation: StageInvocation, call: Callable[[], Any]) -> obje
     cancels_before = task.cancelling() if task is not None else 0
     try:
         return await call()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Suspension) as error:
+        if isinstance(error, Suspension):
+            return _SUSPENDED
         raise
     except asyncio.CancelledError as error:
         # Cancelled from outside, or a cancellation that the body raised by itself: that one is a failed attempt.
@@ -134,7 +152,16 @@ async def _guarded(invocation: StageInvocation, call: Callable[[], Any]) -> obje
             raise
         return failure_of(error, stage.no_retry_on)
     except BaseException as error:  # noqa: BLE001 - SystemExit and GeneratorExit of a body must not end the worker
+        # A task group wraps what its tasks raise: if all of them only wait, so does the body.
+        if _is_waiting(error):
+            return _SUSPENDED
         return failure_of(error, stage.no_retry_on)
+
+
+def _is_waiting(error: BaseException) -> bool:
+    if not isinstance(error, BaseExceptionGroup):
+        return False
+    return cast("BaseExceptionGroup[BaseException]", error).split(Suspension)[1] is None
 
 
 class _Deadline:

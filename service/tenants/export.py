@@ -16,6 +16,7 @@ _PER_RUN: Final = (
     "export_tags",
     "export_stages",
     "export_jobs",
+    "export_steps",
     "export_events",
     "export_logs",
     "export_annotations",

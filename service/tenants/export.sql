@@ -83,6 +83,17 @@ from (
   order by run_id, stage_id
 ) as item
 
+-- name: export_steps
+select 'workflow_steps' as kind, row_to_json(item)::text as line
+from (
+  select
+    run_id, stage_id, step_id, seq, kind, status, attempt, external_key, result, error, due_at, deadline_at, created_at,
+    completed_at
+  from tenantry.workflow_steps
+  where tenant_id = :tenant_id::uuid and run_id = any(:run_ids::uuid[])
+  order by run_id, stage_id, step_id
+) as item
+
 -- name: export_events
 select 'outbox_events' as kind, row_to_json(item)::text as line
 from (

@@ -13,6 +13,7 @@ PAGE = 1000
 _PER_RUN: Final = (
     "delete_tags",
     "delete_stages",
+    "delete_steps",
     "delete_jobs",
     "delete_events",
     "delete_logs",

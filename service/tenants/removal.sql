@@ -18,6 +18,10 @@ where tag.tenant_id = :tenant_id::uuid and tag.run_id = any(:run_ids::uuid[])
 delete from tenantry.workflow_stages as stage
 where stage.tenant_id = :tenant_id::uuid and stage.run_id = any(:run_ids::uuid[])
 
+-- name: delete_steps
+delete from tenantry.workflow_steps as step
+where step.tenant_id = :tenant_id::uuid and step.run_id = any(:run_ids::uuid[])
+
 -- name: delete_jobs
 delete from tenantry.job_queue as job
 where job.tenant_id = :tenant_id::uuid and job.run_id = any(:run_ids::uuid[])

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, Literal
+from typing import Any, Literal, Self
 from uuid import UUID
 
 from kernel import (
@@ -27,11 +27,14 @@ from kernel import (
     StageOutcome,
     StageReleased,
     StageSkipped,
+    Steps,
+    give_steps,
     invocation_of,
     run_stage,
     run_when,
 )
-from service.worker.ledger_writer import LedgerWriter
+from service.settings import Settings
+from service.worker.ledger_writer import LedgerWriter, StepLedger
 
 logger = logging.getLogger(__name__)
 # How long a cancelled body may take to end before nobody waits for it any more.
@@ -50,7 +53,28 @@ class Execution:
     task: asyncio.Task[None] | None = None
     body: asyncio.Task[Any] | None = None
     ended: asyncio.Future[None] | None = None
+    steps: Steps | None = None
     is_settling: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorLimits:
+    """What the settings say of executions; times in seconds."""
+
+    concurrency: int
+    abort_grace_s: float
+    max_output_bytes: int
+    outcome_linger_s: float
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Return what these settings say."""
+        return cls(
+            settings.worker_concurrency,
+            settings.abort_grace.total_seconds(),
+            settings.max_payload_bytes,
+            settings.outcome_linger.total_seconds(),
+        )
 
 
 @dataclass(slots=True)
@@ -64,17 +88,18 @@ class Counts:
 class Executor:
     """Holds the executions of this worker: at most `concurrency` of them, bodies that were abandoned included."""
 
-    def __init__(self, concurrency: int, abort_grace_s: float, max_output_bytes: int, tasks: asyncio.TaskGroup) -> None:
-        self.concurrency = concurrency
+    def __init__(self, limits: "ExecutorLimits", tasks: asyncio.TaskGroup) -> None:
+        self.concurrency = limits.concurrency
         self.counts = Counts()
         self.executions: dict[Fence, Execution] = {}
         self.by_tenant: Counter[UUID] = Counter()
         self.writer: LedgerWriter | None = None
         self.on_room: Callable[[UUID], None] = lambda _tenant_id: None
-        self._abort_grace_s = abort_grace_s
-        self._max_output_bytes = max_output_bytes
+        self._abort_grace_s = limits.abort_grace_s
+        self._max_output_bytes = limits.max_output_bytes
+        self._linger_s = limits.outcome_linger_s
         self._tasks = tasks
-        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="tenantry-stage")
+        self._threads = ThreadPoolExecutor(limits.concurrency, thread_name_prefix="tenantry-stage")
         self._abandoned = 0
         self._left_alone: set[asyncio.Task[Any]] = set()
         self._stopping: AbortReason | None = None
@@ -188,6 +213,10 @@ class Executor:
             if execution.abort.reason is not None:
                 # Told while it was begun: the grace may be over, and a body that starts now would not be cancelled.
                 return self._aborted(execution)
+        if execution.job.placed.stage.is_async:
+            assert self.writer is not None
+            ledger = StepLedger(tenant_id, execution.job, self.writer)
+            execution.steps = give_steps(invocation, execution.job, ledger, linger_s=self._linger_s)
         return await self._run_body(execution, invocation)
 
     async def _ask(self, execution: Execution, invocation: StageInvocation) -> StageOutcome | Literal[True]:
@@ -275,8 +304,9 @@ class Executor:
         execution.is_settling = True
         job, tenant_id = execution.job, execution.tenant_id
         annotations = tuple(execution.journal.annotations())
+        steps = execution.steps.remaining if execution.steps is not None else ()
         try:
-            settled = await self.writer.settle(tenant_id, Settlement(job, outcome, annotations))
+            settled = await self.writer.settle(tenant_id, Settlement(job, outcome, annotations, steps))
         except Exception as error:
             logger.exception("settle_refused", extra={"run_id": str(job.run_id), "stage_id": job.stage_id})
             refusal = StageFailed(f"{type(error).__name__}: the outcome could not be stored", retryable=False)

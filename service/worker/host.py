@@ -26,7 +26,7 @@ from kernel import (
 )
 from service.settings import Settings
 from service.worker.dispatcher import Dispatcher, DueTenant, share_out
-from service.worker.executor import LET_GO_S, Executor
+from service.worker.executor import LET_GO_S, Executor, ExecutorLimits
 from service.worker.floors import FloorMemory
 from service.worker.heartbeat import HeartbeatThread
 from service.worker.ledger_writer import LedgerWriter, WriterHooks
@@ -104,12 +104,7 @@ class WorkerHost:
         """Work until `stop` is set, then let bodies finish, abort the rest, give leases back and return."""
         self._loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as tasks:
-            executor = self.executor = Executor(
-                self._settings.worker_concurrency,
-                self._settings.abort_grace.total_seconds(),
-                self.limits.max_payload_bytes,
-                tasks,
-            )
+            executor = self.executor = Executor(ExecutorLimits.of(self._settings), tasks)
             hooks = WriterHooks(self._lease_ahead, self._outcome_unknown)
             self._writer = executor.writer = LedgerWriter(self.kernel, self._database, self.worker_id, hooks, tasks)
             executor.on_room = self._room_made

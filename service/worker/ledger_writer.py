@@ -8,15 +8,29 @@ itself. One bad item never fails its neighbours, and an item whose rows somebody
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 from uuid import UUID
 
 from psycopg import errors as pg
 
-from kernel import Begun, JobBegin, JobSettle, Kernel, LeasedJob, Settled, Settlement
+from kernel import (
+    Begun,
+    JobBegin,
+    JobSettle,
+    Kernel,
+    LeasedJob,
+    Settled,
+    Settlement,
+    StepAnswer,
+    StepOp,
+    StepRow,
+    StepWrite,
+    read_steps,
+)
 from tenancy import CommitOutcomeUnknownError, Database, DatabaseUnavailableError
 
 logger = logging.getLogger(__name__)
@@ -31,11 +45,30 @@ TRANSIENT = (pg.OperationalError, pg.ReadOnlySqlTransaction)
 HOPELESS = (pg.ProgramLimitExceeded, pg.StatementTooComplex, pg.TooManyColumns, pg.TooManyArguments)
 
 
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """What one execution does with its steps."""
+
+    ops: tuple[StepOp, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stepped:
+    """The answers to `_Steps`; all of them are busy, or none: they are one run's."""
+
+    answers: tuple[StepAnswer, ...]
+
+    @property
+    def status(self) -> str:
+        """`busy` when somebody holds the run."""
+        return self.answers[0].verdict
+
+
 @dataclass(slots=True)
 class _Item:
-    """One settle or begin and who waits for its answer."""
+    """One settle, begin or write of steps, and who waits for its answer."""
 
-    request: Settlement | LeasedJob
+    request: Settlement | LeasedJob | _Steps
     answer: asyncio.Future[Any]
     rounds: int = 0
 
@@ -62,7 +95,7 @@ class WriterHooks:
 
 
 class LedgerWriter:
-    """Queues begins and settles by tenant and flushes them in shared transactions."""
+    """Queues begins, steps and settles by tenant and flushes them in shared transactions."""
 
     def __init__(
         self, kernel: Kernel, database: Database, worker_id: str, hooks: WriterHooks, tasks: asyncio.TaskGroup
@@ -91,6 +124,16 @@ class LedgerWriter:
         begun: Begun = await self._put(tenant_id, job)
         return begun
 
+    async def steps(self, tenant_id: UUID, ops: Sequence[StepOp]) -> tuple[StepAnswer, ...]:
+        """Write what an execution does with its steps; returns once its transaction has committed."""
+        stepped: _Stepped = await self._put(tenant_id, _Steps(tuple(ops)))
+        return stepped.answers
+
+    async def read_steps(self, tenant_id: UUID, job: LeasedJob) -> list[StepRow]:
+        """Return the steps of a job's stage, in a transaction that writes nothing."""
+        async with self._database.transaction(tenant_id) as tx:
+            return await read_steps(tx, job.run_id, job.stage_id)
+
     async def written(self, tenant_id: UUID) -> None:
         """Wait until the transactions of this tenant's that are under way have ended, well or not."""
         if under_way := self._writes.get(tenant_id):
@@ -102,7 +145,7 @@ class LedgerWriter:
         for flush in self._flushing:
             flush.cancel()
 
-    def _put(self, tenant_id: UUID, request: Settlement | LeasedJob) -> asyncio.Future[Any]:
+    def _put(self, tenant_id: UUID, request: Settlement | LeasedJob | _Steps) -> asyncio.Future[Any]:
         item = _Item(request, asyncio.get_running_loop().create_future())
         queue = self._queues.setdefault(tenant_id, _Queue())
         queue.items.append(item)
@@ -160,7 +203,7 @@ class LedgerWriter:
 
     async def _write_until_told(
         self, tenant_id: UUID, batch: list[_Item], *, wait: bool = False
-    ) -> list[Settled | Begun]:
+    ) -> list[Settled | Begun | _Stepped]:
         """Write a batch; while the database is away or says "try again", try again.
 
         Repeating is safe whatever became of the first try: a settle that is fenced out looks at who settled the stage.
@@ -194,24 +237,52 @@ class LedgerWriter:
             if not under_way:
                 self._writes.pop(tenant_id, None)
 
-    async def _write(self, tenant_id: UUID, batch: list[_Item], *, wait: bool) -> list[Settled | Begun]:
+    async def _write(self, tenant_id: UUID, batch: list[_Item], *, wait: bool) -> list[Settled | Begun | _Stepped]:
         settlements = [item.request for item in batch if isinstance(item.request, Settlement)]
         begins = [item.request for item in batch if isinstance(item.request, LeasedJob)]
+        steps = [item.request for item in batch if isinstance(item.request, _Steps)]
         settled: list[Settled] = []
         begun: list[Begun] = []
+        stepped: list[_Stepped] = []
         async with self._database.transaction(tenant_id) as tx:
             if begins:
                 begin = JobBegin(begins, wait=wait)
                 begun = [*await self._kernel.dispatch(begin, tx)]
+            if steps:
+                write = StepWrite([op for request in steps for op in request.ops], wait=wait)
+                answers = await self._kernel.dispatch(write, tx)
+                told = iter(answers)
+                stepped = [_Stepped(tuple(islice(told, len(request.ops)))) for request in steps]
             if settlements:
                 ahead = self._hooks.lease_ahead(tenant_id, len(settlements))
                 command = JobSettle(self._worker_id, settlements, lease_ahead=ahead, wait=wait)
                 settled = [*await self._kernel.dispatch(command, tx)]
-        next_settled, next_begun = iter(settled), iter(begun)
-        return [next(next_settled) if isinstance(item.request, Settlement) else next(next_begun) for item in batch]
+        answers_of: dict[type[object], Iterator[Settled | Begun | _Stepped]] = {
+            Settlement: iter(settled),
+            LeasedJob: iter(begun),
+            _Steps: iter(stepped),
+        }
+        return [next(answers_of[type(item.request)]) for item in batch]
 
 
-def _resolve(item: _Item, answer: Settled | Begun) -> None:
+@dataclass(frozen=True, slots=True)
+class StepLedger:
+    """The steps of one leased job: written with whatever else its tenant writes at that moment, read by themselves."""
+
+    tenant_id: UUID
+    job: LeasedJob
+    writer: LedgerWriter
+
+    async def write(self, ops: Sequence[StepOp]) -> Sequence[StepAnswer]:
+        """Write ops in a shared transaction."""
+        return await self.writer.steps(self.tenant_id, ops)
+
+    async def read(self) -> Sequence[StepRow]:
+        """Read the stage's steps."""
+        return await self.writer.read_steps(self.tenant_id, self.job)
+
+
+def _resolve(item: _Item, answer: Settled | Begun | _Stepped) -> None:
     if not item.answer.done():
         item.answer.set_result(answer)
 

@@ -1,11 +1,14 @@
 import kernel.errors
+import kernel.step_errors
 from kernel.errors import FieldError, InvalidInputError, KernelError
 
 
 def test_every_error_is_drawn_in_the_tree_and_ends_in_error() -> None:
     drawn = kernel.errors.__doc__ or ""
     classes = [
-        item for item in vars(kernel.errors).values() if isinstance(item, type) and issubclass(item, KernelError)
+        item
+        for item in {**vars(kernel.errors), **vars(kernel.step_errors)}.values()
+        if isinstance(item, type) and issubclass(item, KernelError)
     ]
     assert len(classes) > 40
     for item in classes:

@@ -15,7 +15,11 @@ BY_NAME = {
     "status": "'PENDING'", "kind": "'claim'", "level": "'info'", "slug": "'s-' || gen_random_uuid()",
     "actor": "'test'", "command": "'run.create'",
 }  # fmt: skip
-BY_TABLE = {("tenants", "status"): "'active'"}
+BY_TABLE = {
+    ("workflow_steps", "kind"): "'run'",
+    ("workflow_steps", "status"): "'completed'",
+    ("tenants", "status"): "'active'",
+}
 BY_TYPE = {
     "uuid": "gen_random_uuid()", "text": "'x'", "json": "'{}'", "bool": "true", "int2": "1", "int4": "1", "int8": "1",
     "timestamptz": "now()", "bytea": "'\\x00'", "_text": "'{}'", "interval": "'1 s'", "float8": "1",

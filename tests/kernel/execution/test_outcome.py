@@ -1,7 +1,8 @@
 import pytest
 
-from kernel.errors import DuplicateStepKeyError, StageAbortedError, StageOutputMissingError, StepTimeoutError, Terminal
+from kernel.errors import StageAbortedError, StageOutputMissingError, Terminal
 from kernel.execution.outcome import StageFailed, error_text, failure_of
+from kernel.step_errors import DuplicateStepKeyError, StepTimeoutError
 
 
 class MuteError(Exception):

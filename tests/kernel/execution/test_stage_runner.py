@@ -1,8 +1,9 @@
 import asyncio
 import contextvars
 import json
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from threading import Event, get_ident
 from typing import Any
 from uuid import UUID
@@ -13,9 +14,14 @@ from pydantic import BaseModel, model_validator
 from kernel.definition.stage import AnyStage, stage
 from kernel.definition.workflow import workflow
 from kernel.errors import StageAbortedError, StepsNeedAsyncStageError, Terminal
+from kernel.execution.abort import AbortSignal
 from kernel.execution.context import StageContext
+from kernel.execution.journal import StageJournal
+from kernel.execution.ledger import StepAnswer, StepOp, StepOwner, StepRow
 from kernel.execution.outcome import StageCompleted, StageFailed
 from kernel.execution.stage_runner import StageInvocation, run_stage, run_when
+from kernel.execution.steps import Steps
+from kernel.fence import Fence
 
 
 class Order(BaseModel):
@@ -292,6 +298,16 @@ async def test_a_cancellation_from_outside_gets_through(is_async: bool, threads:
     release.set()
 
 
+class NoLedger:
+    """A ledger that a body without steps never asks."""
+
+    async def write(self, ops: Sequence[StepOp]) -> Sequence[StepAnswer]:
+        raise AssertionError(ops)
+
+    async def read(self) -> Sequence[StepRow]:
+        raise AssertionError("nothing is read")
+
+
 async def test_steps_need_a_coroutine_function(threads: ThreadPoolExecutor) -> None:
     @stage("plain")
     def plain(ctx: StageContext) -> str:
@@ -303,7 +319,8 @@ async def test_steps_need_a_coroutine_function(threads: ThreadPoolExecutor) -> N
     async def durable(ctx: StageContext) -> bool:
         return ctx.step is steps
 
-    steps = object()
+    owner = StepOwner(UUID(int=1), Fence(UUID(int=2), "durable", 1, datetime.now(UTC)), 1, 0, is_first=True)
+    steps = Steps(NoLedger(), owner, AbortSignal(), StageJournal())
     assert await run_stage(invocation(plain, steps=steps), threads) == StageCompleted('"fine"')
     assert await run_stage(invocation(durable, steps=steps)) == StageCompleted("true")
 

@@ -44,6 +44,10 @@ values (:tenant_id::uuid, gen_random_uuid(), 's', 1, 'info', 'of a run that is g
 insert into tenantry.workflow_annotations (tenant_id, run_id, key, value)
 select tenant_id, run_id, 'k', '1' from tenantry.workflow_runs where tenant_id = :tenant_id::uuid
 
+-- name: steps
+insert into tenantry.workflow_steps (tenant_id, run_id, stage_id, step_id, kind, status)
+select tenant_id, run_id, 's', 'step', 'run', 'completed' from tenantry.workflow_runs where tenant_id = :tenant_id::uuid
+
 -- name: definitions
 insert into tenantry.workflow_definitions (tenant_id, workflow_id, version, structure_hash, snapshot)
 values (:tenant_id::uuid, 'w', 'v', 'h', '{}')

@@ -1,0 +1,47 @@
+"""`stage.poll_suspended`: suspended stages that are due are leased for a replay of their bodies.
+
+Waking is claiming the parked job: under the run's lock, so that whoever loses leases nothing. A worker's tick does the
+same for all kinds of jobs at once; this is for hosts that poll by themselves.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kernel.changes import Changes
+from kernel.command import Command, Scope, handles
+from kernel.commands import job_claim
+from kernel.draft import LeaseBudget
+from kernel.jobs import LeasedJob
+from tenancy import TenantTransaction, load_sql
+
+SQL = load_sql(__file__)
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendedPolled:
+    """The replays leased to the worker."""
+
+    claimed: tuple[LeasedJob, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StagePollSuspended(Command[SuspendedPolled]):
+    """Lease up to `limit` due replays of this tenant to `worker_id`. Never waits for a row."""
+
+    name: ClassVar[str] = "stage.poll_suspended"
+    worker_id: str
+    limit: int = 10
+
+
+@handles(StagePollSuspended)
+async def stage_poll_suspended(command: StagePollSuspended, tx: TenantTransaction, scope: Scope) -> SuspendedPolled:
+    """Lock, look, lease."""
+    if not scope.registry.served:
+        return SuspendedPolled(())
+    served = json.dumps([{"workflow_id": w, "version": v} for w, v in scope.registry.served])
+    (rows,) = await tx.fetch_batch([(SQL["claim"], {"served": served, "limit": command.limit})])
+    changes = Changes()
+    drafts, _ = await job_claim.lease_jobs(rows, LeaseBudget(command.worker_id, command.limit), changes, tx, scope)
+    await changes.write(tx)
+    return SuspendedPolled(job_claim.leased_of(drafts))

@@ -1,0 +1,85 @@
+"""`step.write`: what bodies do with their steps, for many executions of one tenant in one statement.
+
+An outcome needs the step's own attempt; everything else needs the stage's lease as well.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+from uuid import UUID
+
+import orjson
+
+from kernel.command import Command, Scope, handles
+from kernel.execution.ledger import StepAnswer, StepOp, StepRow
+from kernel.states import RunStatus
+from tenancy import Row, TenantTransaction, load_sql
+
+SQL = load_sql(__file__)
+
+
+@dataclass(frozen=True, slots=True)
+class StepWrite(Command[tuple[StepAnswer, ...]]):
+    """Apply ops, each step at most once; answers come in their order.
+
+    Locks the runs and waits for them only with `wait`; what somebody holds is `busy` otherwise.
+    """
+
+    name: ClassVar[str] = "step.write"
+    ops: Sequence[StepOp]
+    wait: bool = False
+
+
+@handles(StepWrite)
+async def step_write(command: StepWrite, tx: TenantTransaction, _scope: Scope) -> tuple[StepAnswer, ...]:
+    """Run the one statement."""
+    if not command.ops:
+        return ()
+    items = [_item(number, op) for number, op in enumerate(command.ops)]
+    rows = await tx.fetch_all(SQL["write"], ops=orjson.dumps(items).decode(), wait=command.wait)
+    return tuple(_answer(op, row) for op, row in zip(command.ops, rows, strict=True))
+
+
+async def read_steps(tx: TenantTransaction, run_id: UUID, stage_id: str) -> list[StepRow]:
+    """Return every step of a stage, in the order of their first use."""
+    rows = await tx.fetch_all(SQL["ledger"], run_id=run_id, stage_id=stage_id)
+    return [_row(row["step_id"], row) for row in rows]
+
+
+def _item(number: int, op: StepOp) -> dict[str, Any]:
+    return {
+        "n": number,
+        "op": op.op,
+        "run_id": op.fence.run_id,
+        "stage_id": op.fence.stage_id,
+        "step_id": op.step_id,
+        "job_attempt": op.fence.attempt,
+        "job_started_at": op.fence.started_at,
+        **op.values,
+    }
+
+
+def _answer(op: StepOp, row: Row) -> StepAnswer:
+    status = RunStatus(row["run_status"]) if row["run_status"] else None
+    return StepAnswer(row["verdict"], status, _row(op.step_id, row) if row["kind"] is not None else None)
+
+
+def _row(step_id: str, row: Row) -> StepRow:
+    return StepRow(
+        step_id=step_id,
+        seq=row["seq"],
+        kind=row["kind"],
+        status=row["status"],
+        attempt=row["attempt"],
+        failures=row["failures"],
+        stage_attempt=row["stage_attempt"],
+        is_reclaim=row["is_reclaim"],
+        lease_expires_at=row["lease_expires_at"],
+        due_at=row["due_at"],
+        deadline_at=row["deadline_at"],
+        external_key=row["external_key"],
+        result=row["result"],
+        error=row["error"],
+        error_type=row["error_type"],
+        now=row["now"],
+    )

@@ -1,0 +1,18 @@
+-- name: write
+-- Claims, outcomes, polls and ends of steps, for many executions in one statement. The function's text (migrations, 0004)
+-- says what each op needs and does; it locks the runs first and decides in later statements.
+select
+  answer.n, answer.verdict, answer.run_status, answer.kind, answer.status, answer.attempt, answer.failures,
+  answer.stage_attempt, answer.seq, answer.is_reclaim, answer.lease_expires_at, answer.due_at, answer.deadline_at,
+  answer.external_key, answer.result, answer.error, answer.error_type, answer.now
+from tenantry.step_ledger_v1(:tenant_id::uuid, :ops::text::json, :wait::boolean) as answer
+
+-- name: ledger
+-- Every step of one stage: what a replay answers from.
+select
+  step.step_id, step.kind, step.status, step.attempt, step.failures, step.stage_attempt, step.seq, step.is_reclaim,
+  step.lease_expires_at, step.due_at, step.deadline_at, step.external_key, step.result::text as result, step.error,
+  step.error_type, tenantry.now() as now
+from tenantry.workflow_steps as step
+where step.tenant_id = :tenant_id::uuid and step.run_id = :run_id::uuid and step.stage_id = :stage_id::text
+order by step.seq, step.step_id

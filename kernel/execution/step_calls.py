@@ -1,0 +1,113 @@
+"""Calls what a user gave to a step, coroutine function or not, and turns what it returns into JSON and back."""
+
+import asyncio
+import functools
+import inspect
+import json
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from kernel.errors import PayloadError
+from kernel.payloads import clean_text, dump_typed
+from kernel.step_errors import StepModelMismatchError, StepResultNotSerializableError
+
+_ANYTHING: TypeAdapter[Any] = TypeAdapter(Any, config=ConfigDict(ser_json_bytes="base64"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """What a function in a thread raised: some exceptions cannot travel through a future."""
+
+    error: BaseException
+
+
+async def call(
+    function: Callable[..., Any], argument: object, threads: Executor | None, on_thread: Callable[[Any], None]
+) -> Any:
+    """Call `function`, with `argument` if it takes a positional one, and return what it, or its awaitable, returns.
+
+    A coroutine function runs on the loop, anything else in a thread with the caller's context variables.
+    """
+    arguments = (argument,) if takes_argument(function) else ()
+    if is_coroutine_function(function):
+        return await function(*arguments)
+    context = copy_context()
+
+    def run() -> object:
+        try:
+            return context.run(function, *arguments)
+        except BaseException as error:  # noqa: BLE001 - a future carries neither StopIteration nor SystemExit safely
+            return _Raised(error)
+
+    if threads is None:
+        result: Any = await asyncio.to_thread(run)
+    else:
+        future: Future[object] = threads.submit(run)
+        on_thread(future)
+        result = await asyncio.wrap_future(future)
+    if isinstance(result, _Raised):
+        raise result.error
+    return await result if inspect.isawaitable(result) else result
+
+
+def is_coroutine_function(function: Callable[..., Any]) -> bool:
+    """Whether calling it makes a coroutine: a function, a method, a partial of one or an object with such a call."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def takes_argument(function: Callable[..., Any]) -> bool:
+    """Whether it has a positional parameter to give the step to."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(parameter.kind in _POSITIONAL for parameter in parameters)
+
+
+_POSITIONAL = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.VAR_POSITIONAL,
+)
+
+
+def encode(step_id: str, value: object) -> str:
+    """Return a result as the JSON text that is stored, by Pydantic's rules.
+
+    Raises:
+        StepResultNotSerializableError: it has no JSON form, or none that can be stored.
+    """
+    try:
+        return dump_typed(_ANYTHING, value)
+    except PayloadError as error:
+        raise StepResultNotSerializableError(step_id, f"its result cannot be stored: {error}") from None
+    except Exception as error:  # noqa: BLE001 - a model's serializers are foreign code
+        text = clean_text(f"{type(error).__name__}: {error}", 1_000)
+        raise StepResultNotSerializableError(step_id, f"its result cannot be stored: {text}") from None
+
+
+def decode(step_id: str, text: str | None, model: Any) -> Any:
+    """Return a stored result as plain JSON data, or as `model` where one is given.
+
+    Raises:
+        StepModelMismatchError: what is stored does not fit the model.
+    """
+    data = "null" if text is None else text
+    if model is None:
+        return json.loads(data)
+    try:
+        return _adapter(model).validate_json(data)
+    except ValidationError as error:
+        raise StepModelMismatchError(step_id, clean_text(f"does not fit its model: {error}", 4_000)) from None
+
+
+@functools.lru_cache(maxsize=256)
+def _adapter(model: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(model)

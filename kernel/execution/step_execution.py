@@ -1,0 +1,229 @@
+"""One execution's account of its steps: which ids it used, what it waits for, and what it comes to in the end."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from time import monotonic
+from typing import Any
+
+from kernel.execution.abort import AbortSignal
+from kernel.execution.journal import StageJournal
+from kernel.execution.ledger import Ledger, StepAnswer, StepKind, StepOp, StepOwner, StepRow, Wait
+from kernel.execution.outcome import StageCompleted, StageOutcome, StageSuspended, failure_of
+from kernel.execution.step_calls import decode
+from kernel.execution.step_options import check_step_id
+from kernel.execution.step_queue import StepQueue
+from kernel.states import RunStatus
+from kernel.step_errors import DuplicateStepKeyError, StepError, StepKindMismatchError, stored_error
+
+logger = logging.getLogger(__name__)
+DEFAULT_LINGER_S = 0.01
+# How long steps whose bodies were told to stop may take to end before their leases are left to lapse.
+STOP_S = 0.5
+
+
+class Suspension(BaseException):
+    """Leaves a body that has to wait. No Exception, so that a body's `except Exception` does not swallow it."""
+
+
+@dataclass(slots=True)
+class StepUse:
+    """One step of this execution: its place and, in a replay, its row."""
+
+    step_id: str
+    seq: int
+    kind: StepKind
+    row: StepRow | None
+
+
+@dataclass(slots=True)
+class _State:
+    """What became of this execution so far."""
+
+    used: dict[str, StepKind] = field(default_factory=dict[str, StepKind])
+    waits: list[Wait] = field(default_factory=list[Wait])
+    fatal: StepError | None = None
+    is_abandoned: bool = False
+    is_over: bool = False
+    has_warned: bool = False
+
+
+class StepExecution:
+    """What the steps of one execution share: their order of use, the ledger, the queue of writes and the end."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        owner: StepOwner,
+        abort: AbortSignal,
+        journal: StageJournal,
+        *,
+        linger_s: float | None = DEFAULT_LINGER_S,
+    ) -> None:
+        """`linger_s`: how long an outcome may wait for what follows it; None writes it before the step returns."""
+        self.threads: Executor | None = None
+        self.on_thread: Callable[[Any], None] = lambda _future: None
+        self._ledger = ledger
+        self._owner = owner
+        self._abort = abort
+        self._journal = journal
+        self._linger_s = linger_s
+        self._queue = StepQueue(ledger, linger_s or 0.0, self._heard)
+        self._state = _State()
+        self._rows: dict[str, StepRow] | None = {} if owner.is_first else None
+        self._rows_at = 0.0
+        self._reading = asyncio.Lock()
+        self._in_flight: dict[asyncio.Task[Any], float] = {}
+        self.remaining: tuple[StepOp, ...] = ()
+
+    # -- what hosts call ----------------------------------------------------------------------------------------------
+
+    async def conclude(self, outcome: StageOutcome | None) -> StageOutcome:
+        """Return what the execution comes to, its body having ended with `outcome`, or None for a suspension.
+
+        Waits for the steps in flight, so that their outcomes are recorded first; what the settle is to write together
+        with its own is left in `remaining`.
+        """
+        self._state.is_over = True
+        await self._land()
+        self.remaining = await self._queue.settle()
+        try:
+            self._queue.raise_failure()
+        except StepError as failure:
+            return failure_of(failure)
+        if self._state.fatal is not None:
+            return failure_of(self._state.fatal)
+        if self._state.is_abandoned:
+            return StageSuspended(())
+        if outcome is None or (self._state.waits and isinstance(outcome, StageCompleted)):
+            if outcome is not None:
+                logger.warning("suspension_swallowed", extra={"stage_id": self._owner.fence.stage_id})
+            return StageSuspended(tuple(self._state.waits))
+        return outcome
+
+    async def stop(self) -> None:
+        """Stop the steps in flight, the body having been cancelled, and give back the leases of those that ended."""
+        self._state.is_over = True
+        for task in self._in_flight:
+            task.cancel()
+        if self._in_flight:
+            await asyncio.wait(list(self._in_flight), timeout=STOP_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_S):
+                self.remaining = await self._queue.settle()
+
+    # -- bookkeeping --------------------------------------------------------------------------------------------------
+
+    async def _use(self, step_id: object, kind: StepKind) -> StepUse:
+        name = check_step_id(step_id)
+        if self._state.is_over or self._state.is_abandoned:
+            raise Suspension
+        self._queue.raise_failure()
+        self._abort.raise_if_aborted()
+        first = self._state.used.get(name)
+        if first is not None:
+            self._state.fatal = DuplicateStepKeyError(
+                name, f"asked for twice in one execution, as {first} and as {kind}"
+            )
+            raise self._state.fatal
+        self._state.used[name] = kind
+        seq = len(self._state.used)
+        row = (await self._ledger_rows()).get(name)
+        if row is not None:
+            self._check_kind(name, kind, row)
+            self._check_order(row, seq)
+        return StepUse(name, seq, kind, row)
+
+    async def _ledger_rows(self) -> dict[str, StepRow]:
+        """Return the ledger as this execution found it: read once, and not at all by a first execution."""
+        async with self._reading:
+            if self._rows is None:
+                self._rows = {row.step_id: row for row in await self._ledger.read()}
+                self._rows_at = monotonic()
+        return self._rows
+
+    def _check_kind(self, step_id: str, kind: StepKind, row: StepRow) -> None:
+        if row.kind != kind:
+            raise StepKindMismatchError(step_id, f"is stored as {row.kind!r}, asked for as {kind!r}")
+
+    def _check_order(self, row: StepRow, seq: int) -> None:
+        if row.seq is not None and row.seq != seq and not self._state.has_warned:
+            self._state.has_warned = True
+            logger.warning("step_order_changed", extra={"step_id": row.step_id, "was": row.seq, "now": seq})
+
+    def _is_ended(self, row: StepRow) -> bool:
+        """Whether the row is an answer; a `run` that failed in an earlier attempt of the stage is open again."""
+        if row.status == "completed":
+            return True
+        if row.status != "failed":
+            return False
+        return row.kind != "run" or row.stage_attempt >= self._owner.stage_attempt or _is_unsafe(row)
+
+    def _ended(self, row: StepRow, model: Any) -> Any:
+        if row.status == "completed":
+            return decode(row.step_id, row.result, model)
+        raise stored_error(row.step_id, str(row.error), row.error_type)
+
+    def _now(self, row: StepRow) -> datetime:
+        """Return the database's clock: as the row was read, and what has passed here since, for one read earlier."""
+        passed_s = monotonic() - self._rows_at if self._rows and self._rows.get(row.step_id) is row else 0.0
+        return row.now + timedelta(seconds=passed_s)
+
+    def _op(self, op: Any, use: StepUse, **values: Any) -> StepOp:
+        return StepOp(op, self._owner.fence, use.step_id, {"kind": use.kind, "seq": use.seq, **values})
+
+    async def _write(self, op: StepOp) -> StepAnswer:
+        answer = await self._queue.write(op)
+        if answer.verdict in ("lost", "gone"):
+            # Whoever has the stage now goes on with it; nothing of this execution counts any more.
+            self._abort.abort("lease-lost" if answer.verdict == "gone" or _is_running(answer) else "cancelled")
+            self._abort.raise_if_aborted()
+        if self._state.is_abandoned:
+            raise Suspension
+        return answer
+
+    def _row_of(self, answer: StepAnswer, use: StepUse) -> StepRow:
+        assert answer.row is not None
+        self._check_kind(use.step_id, use.kind, answer.row)
+        return answer.row
+
+    def _suspended(self, use: StepUse) -> Suspension:
+        self._state.waits.append(Wait(use.step_id, use.kind))
+        return Suspension()
+
+    def _heard(self, op: StepOp, answer: StepAnswer) -> None:
+        """Take the answer of an op that nobody waited for: an outcome refused ends this execution without a result."""
+        if answer.verdict in ("done", "kept", "gone") or op.values.get("status") == "running":
+            return
+        self._state.is_abandoned = True
+        logger.warning("step_outcome_refused", extra={"step_id": op.step_id, "verdict": answer.verdict})
+        if answer.verdict == "conflict":
+            self._journal.annotate(
+                "step.outcome_conflict", {"step_id": op.step_id, "attempt": op.values.get("attempt")}
+            )
+
+    def _landed(self, task: "asyncio.Task[Any]") -> None:
+        self._in_flight.pop(task, None)
+        if not task.cancelled():
+            task.exception()
+
+    async def _land(self) -> None:
+        """Wait for the steps in flight, each at most until its lease has run out."""
+        while self._in_flight:
+            remaining_s = max(self._in_flight.values()) - monotonic()
+            if remaining_s <= 0:
+                return
+            await asyncio.wait(list(self._in_flight), timeout=remaining_s)
+            await asyncio.sleep(0)
+
+
+def _is_running(answer: StepAnswer) -> bool:
+    return answer.run_status is RunStatus.RUNNING
+
+
+def _is_unsafe(row: StepRow) -> bool:
+    return str(row.error).startswith("StepNotReplaySafeError")

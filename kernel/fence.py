@@ -1,0 +1,15 @@
+"""The fence of a lease: by it the database tells the worker that has a job from one that had it."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The lease that everything a worker writes about a stage is conditional on."""
+
+    run_id: UUID
+    stage_id: str
+    attempt: int
+    started_at: datetime
