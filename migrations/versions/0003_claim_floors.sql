@@ -199,11 +199,11 @@ begin
     gaps as (
       select
         ends.is_job, ends.workflow_id, ends.version, ends.tenant_id as upper,
-        lag(ends.tenant_id, 1, '00000000-0000-0000-0000-000000000000'::uuid) over (
+        lag(ends.tenant_id, 1, lpad('', 32, '0')::uuid) over (
           partition by ends.is_job, ends.workflow_id, ends.version order by ends.tenant_id
         ) as lower
       from (
-        select pairs.is_job, pairs.workflow_id, pairs.version, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid as tenant_id
+        select pairs.is_job, pairs.workflow_id, pairs.version, lpad('', 32, 'f')::uuid as tenant_id
         from pairs
         union all
         select known.is_job, known.workflow_id, known.version, known.tenant_id
