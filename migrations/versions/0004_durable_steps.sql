@@ -208,6 +208,8 @@ declare
   );
   locked uuid[];
   leased json;
+  new_rows int;
+  inserted int;
 begin
   if wait then
     locked := array(
@@ -274,7 +276,7 @@ begin
       and job.status = 'RUNNING' and job.attempt = op.job_attempt and job.started_at = op.job_started_at
   );
 
-  if json_array_length(leased) > 0 then
+  if exists (select from json_to_recordset(ops) as op (op text) where op.op in ('poll', 'resolve')) then
     update tenantry.workflow_steps as step
     set
       status = coalesce(op.status, step.status),
@@ -294,7 +296,9 @@ begin
       and step.tenant_id = tenant and step.run_id = any(locked)
       and step.run_id = op.run_id and step.stage_id = op.stage_id and step.step_id = op.step_id
       and step.kind = op.kind and step.status = 'pending';
+  end if;
 
+  if json_array_length(leased) > 0 then
     insert into tenantry.workflow_steps (
       tenant_id, run_id, stage_id, step_id, seq, kind, status, attempt, stage_attempt, claim_id, lease_expires_at, due_at,
       deadline_at, external_key, wait_state, created_at, updated_at
@@ -314,9 +318,18 @@ begin
     where op.op in ('claim', 'open')
     order by op.run_id, op.stage_id, op.step_id
     on conflict (tenant_id, run_id, stage_id, step_id) do nothing;
+    get diagnostics inserted = row_count;
+    new_rows := (
+      select count(*)
+      from json_to_recordset(ops) as op (n int, op text)
+      join json_to_recordset(leased) as mine (n int) on mine.n = op.n
+      where op.op in ('claim', 'open')
+    );
+  end if;
 
-    -- A row that was there already is taken over when its try is due, its lease has run out, or it failed in an earlier
-    -- attempt of the stage; whatever else it is, the answer says.
+  -- A row that was there already is taken over when its try is due, its lease has run out, or it failed in an earlier
+  -- attempt of the stage; whatever else it is, the answer says. Most steps are new, so this is asked for rarely.
+  if inserted < new_rows then
     update tenantry.workflow_steps as step
     set
       status = case when step.status = 'running' and op.on_reclaim = 'fail' then 'failed' else 'running' end,
