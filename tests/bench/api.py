@@ -33,6 +33,9 @@ CREATED = 201
 FRAMEWORK = "framework"
 APART = "API and worker apart"
 TOGETHER = "API and worker in one process"
+KERNEL_HERE = "kernel here, worker apart"
+# What the peers' best settings for latency poll at.
+QUICK_POLLS = (("TENANTRY_POLL_INTERVAL_MIN", "10ms"), ("TENANTRY_POLL_INTERVAL_MAX", "10ms"))
 # From just before the request to the body's first line, p50 and p95.
 START_MS = {APART: (30, 60), TOGETHER: (10, 20)}
 GIVE_UP_S = 20.0
@@ -111,7 +114,9 @@ def idle(cluster: BenchCluster, count: int) -> list[Figure]:
         key = asyncio.run(_key(urls, owner))
         with workers(urls, Setting(), spine), _api(urls) as (_, port):
             figures += _told(asyncio.run(_by_api(spine, port, key, count)), APART)
-            figures += _told(asyncio.run(_by_kernel(spine, urls, owner, count)), "kernel here, worker apart")
+            figures += _told(asyncio.run(_by_kernel(spine, urls, owner, count)), KERNEL_HERE)
+        with workers(urls, Setting(environment=QUICK_POLLS), spine):
+            figures += _told(asyncio.run(_by_kernel(spine, urls, owner, count)), f"{KERNEL_HERE}, poll_s 0.01")
         with _one_process(urls) as port:
             figures += _told(asyncio.run(_by_api(spine, port, key, count)), TOGETHER)
     return figures
