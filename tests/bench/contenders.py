@@ -5,11 +5,13 @@ Straight, because with their defaults none of them works through PgBouncer 1.18:
 
 import json
 import subprocess
+import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Timer
 from typing import Any, Self
 
 import psycopg
@@ -25,6 +27,9 @@ SQL = load_sql(__file__)
 HERE = Path(__file__).parent / "peers"
 PYTHON = Path(__file__).resolve().parents[2] / ".venv-bench" / "bin" / "python"
 DRAIN_LIMIT_S = 240.0
+# A peer that stands still will not go on: nothing that it waits for lasts that long.
+STALL_LIMIT_S = 30.0
+ANSWER_LIMIT_S = 240.0
 DEEP = 10_000
 
 
@@ -100,24 +105,39 @@ class PeerProcess:
 
     def __init__(self, peer: Peer, action: str, url: str, options: Mapping[str, Any]) -> None:
         command = [str(PYTHON), str(HERE / f"{peer.name}_peer.py"), action, url, json.dumps(dict(options))]
+        # A file, because a full pipe would stop a peer that has much to complain of.
+        self._said = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed with the process
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True
         )
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def last_words(self) -> str:
+        self._said.seek(0)
+        return self._said.read()[-600:]
+
     def answer(self) -> Any:
         """Wait for the next line that is JSON and return what it says; NotVerifiedError with stderr when there is none."""
         assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        for line in self._process.stdout:
-            try:
-                return json.loads(line)
-            except json.JSONDecodeError:
-                continue
-        raise NotVerifiedError(self._process.stderr.read()[-600:])
+        watchdog = Timer(ANSWER_LIMIT_S, self._process.kill)
+        watchdog.start()
+        try:
+            for line in self._process.stdout:
+                try:
+                    return json.loads(line)
+                except json.JSONDecodeError:
+                    continue
+        finally:
+            watchdog.cancel()
+        raise NotVerifiedError(self.last_words or f"no answer within {ANSWER_LIMIT_S:g} s")
 
     def go(self) -> None:
         """Let it begin."""
@@ -136,9 +156,9 @@ class PeerProcess:
         except (subprocess.TimeoutExpired, BrokenPipeError):
             self._process.kill()
             self._process.wait()
-        for stream in (self._process.stdout, self._process.stderr):
-            assert stream is not None
-            stream.close()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._said.close()
 
 
 def ask(peer: Peer, action: str, url: str, **options: Any) -> Any:
@@ -149,19 +169,23 @@ def ask(peer: Peer, action: str, url: str, **options: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a peer is given: `live` options (None: a backlog), `count` runs, of which the first so many are waited for."""
+    """What a peer is given: `live` options (None: a backlog), `count` runs, of which the first so many are waited for.
+
+    `task` are the options that say what a run is: by default, three durable units.
+    """
 
     work: str
     count: int
     first: int
     live: Mapping[str, Any] | None = None
+    task: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 def throughput(cluster: BenchCluster, peer: Peer, setting: PeerSetting, load: Load) -> Figure:
     """Measure a backlog, or runs enqueued while the workers poll."""
     with _database(cluster, peer) as urls, ExitStack() as stack:
         if load.live is None:
-            ask(peer, "fill", urls.direct, count=load.count)
+            ask(peer, "fill", urls.direct, count=load.count, **load.task)
         processes = [
             stack.enter_context(PeerProcess(peer, "work", urls.direct, setting.work)) for _ in range(setting.processes)
         ]
@@ -180,10 +204,10 @@ def throughput(cluster: BenchCluster, peer: Peer, setting: PeerSetting, load: Lo
         for process in processes if load.live is None else processes[setting.processes :]:
             process.go()
         # Counting a deep backlog is work too.
-        done = _await_done(peer, urls, load.first, look_again_s=0.5 if load.count > DEEP else 0.1)
+        done = _await_done(peer, urls, load.first, processes, look_again_s=0.5 if load.count > DEEP else 0.1)
         cost = before.until(meter.read())
         meter.close()
-        span = ask(peer, "check", urls.direct, first=load.first)
+        span = ask(peer, "check", urls.direct, first=load.first, **load.task)
     if span["completed"] < load.first or span["wrong"]:
         raise NotVerifiedError(f"{span['completed']} of {load.first} runs completed, {span['wrong']} wrong")
     since = "started_at" if load.live is None else "created_at"
@@ -208,18 +232,28 @@ def idle(cluster: BenchCluster, peer: Peer, setting: PeerSetting, count: int) ->
     return latencies
 
 
-def _await_done(peer: Peer, urls: DatabaseUrls, first: int, look_again_s: float) -> int:
-    deadline = time.monotonic() + DRAIN_LIMIT_S
+def _await_done(
+    peer: Peer, urls: DatabaseUrls, first: int, processes: Sequence[PeerProcess], look_again_s: float
+) -> int:
+    """Wait until so many runs are over and return how many are; no longer than there is hope."""
+    count, began, moved_at = 0, time.monotonic(), time.monotonic()
     done = SQL[f"{peer.name}_done"].pyformat.encode()
     with psycopg.connect(urls.direct, autocommit=True) as look:
         while True:
             row = look.execute(done).fetchone()
             assert row is not None
-            count: int = row[0]
+            now = time.monotonic()
+            if row[0] > count:
+                count, moved_at = row[0], now
             if count >= first:
                 return count
-            if time.monotonic() > deadline:
-                raise NotVerifiedError(f"{count} of {first} runs after {DRAIN_LIMIT_S:g} s")
+            so_far = f"{count} of {first} runs after {now - began:.0f} s"
+            if ended := [process for process in processes if not process.is_running]:
+                raise NotVerifiedError(f"{so_far}, and a process has ended: {ended[0].last_words}")
+            if now - moved_at > STALL_LIMIT_S:
+                raise NotVerifiedError(f"{so_far}, none in the last {STALL_LIMIT_S:g}: {processes[0].last_words}")
+            if now - began > DRAIN_LIMIT_S:
+                raise NotVerifiedError(so_far)
             time.sleep(look_again_s)
 
 

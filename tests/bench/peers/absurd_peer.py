@@ -1,4 +1,4 @@
-"""absurd: one task of three steps; its schema comes with absurdctl."""
+"""absurd: one task of three steps, or of ten; its schema comes with absurdctl."""
 
 import os
 import time
@@ -12,19 +12,27 @@ from absurd_sdk import Absurd
 from protocol import await_done, await_end, await_go, gaps, serve, share
 
 QUEUE = "bench"
-NAME = "three"
+NAMES = {3: "three", 10: "ten"}
+RESULTS = {3: lambda n: (n + 1) * 2 + 100, 10: lambda n: n + 10}
 
 
 def connect(url: str) -> Absurd:
-    """Return a client with a connection of its own that knows the task."""
+    """Return a client with a connection of its own that knows the tasks."""
     client = Absurd(url, queue_name=QUEUE)
 
-    @client.register_task(NAME)
+    @client.register_task(NAMES[3])
     def three(params: Any, ctx: Any) -> Any:
         n = params["n"]
         n = ctx.step("add", lambda: n + 1)
         n = ctx.step("double", lambda: n * 2)
         n = ctx.step("shift", lambda: n + 100)
+        return {"n": n}
+
+    @client.register_task(NAMES[10])
+    def ten(params: Any, ctx: Any) -> Any:
+        n = params["n"]
+        for number in range(10):
+            n = ctx.step(f"add-{number}", lambda n=n: n + 1)
         return {"n": n}
 
     return client
@@ -38,14 +46,14 @@ def setup(url: str) -> str:
     return "done"
 
 
-def fill(url: str, count: int) -> str:
+def fill(url: str, count: int, steps: int = 3) -> str:
     """Spawn with the very function that its client calls, many in a statement."""
     with psycopg.connect(url, autocommit=True) as connection:
         for start in range(1, count + 1, 1000):
             connection.execute(
                 "select count(*) from generate_series(%s::int, %s::int) as made (n) cross join lateral"
                 " absurd.spawn_task(%s, %s, jsonb_build_object('n', made.n), '{\"max_attempts\": 5}') as spawned",
-                (start, min(start + 999, count), QUEUE, NAME),
+                (start, min(start + 999, count), QUEUE, NAMES[steps]),
             )
     return "done"
 
@@ -73,7 +81,7 @@ def live(url: str, count: int, clients: int) -> str:
 
 def spawn_all(client: Absurd, numbers: range) -> None:
     for n in numbers:
-        client.spawn(NAME, {"n": n})
+        client.spawn(NAMES[3], {"n": n})
 
 
 def idle(url: str, count: int) -> list[float]:
@@ -85,7 +93,7 @@ def idle(url: str, count: int) -> list[float]:
         for gap in gaps(count):
             time.sleep(gap)
             began = time.time()
-            task_id = str(client.spawn(NAME, {"n": 1})["task_id"])
+            task_id = str(client.spawn(NAMES[3], {"n": 1})["task_id"])
             latencies.append(await_done(lambda task=task_id: is_done(look, task), began))
     return latencies
 
@@ -95,7 +103,7 @@ def is_done(look: psycopg.Connection, task_id: str) -> bool:
     return row is not None and row[0] == "completed"
 
 
-def check(url: str, first: int) -> dict[str, Any]:
+def check(url: str, first: int, steps: int = 3) -> dict[str, Any]:
     """Return how the first so many runs went."""
     with psycopg.connect(url) as look:
         rows = look.execute(
@@ -111,7 +119,7 @@ def check(url: str, first: int) -> dict[str, Any]:
             """,
             (first,),
         ).fetchall()
-    wrong = sum(result != (n + 1) * 2 + 100 or attempts != 1 or steps != 3 for n, result, attempts, steps, *_ in rows)
+    wrong = sum(result != RESULTS[steps](n) or attempts != 1 or kept != steps for n, result, attempts, kept, *_ in rows)
     return {
         "completed": len(rows),
         "wrong": wrong,
