@@ -64,6 +64,10 @@ bench: $(STAMP) $(if $(ALONE),,.venv-bench/.installed) ## Measure speed against 
 	$(BIN)/python -m tests.bench $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick) $(if $(ALONE),--alone)
 
 # The peers' packages stay out of the product's environment.
+.PHONY: profile
+profile: $(STAMP) ## Show where the time of W1 goes, in the worker and in the server
+	$(BIN)/python -m tests.bench.profile
+
 .venv-bench/.installed: tests/bench/requirements.txt
 	@test -x .venv-bench/bin/python || $(PYTHON) -m venv .venv-bench
 	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r tests/bench/requirements.txt

@@ -1,5 +1,7 @@
 """The servers of a bench: one durable Postgres 18 behind one PgBouncer that prepares nothing."""
 
+from collections.abc import Mapping
+
 from tests.support.environment import Cluster
 from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import Postgres
@@ -19,8 +21,9 @@ POOL = 40
 class BenchCluster(Cluster):
     """Like the tests' cluster, but with fsync, full_page_writes and synchronous_commit on, and statistics kept."""
 
-    def __init__(self) -> None:
-        self.postgres = Postgres(18, fsync=True, settings=SETTINGS).start()
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        """`settings` are the server's, beyond those of every bench."""
+        self.postgres = Postgres(18, fsync=True, settings={**SETTINGS, **(settings or {})}).start()
         self.pgbouncer = PgBouncer(self.postgres, default_pool_size=POOL).start()
         self._count = 0
         self._has_template = False
