@@ -15,6 +15,7 @@ from litestar import Litestar
 from kernel import Registry
 from service.app import create_app
 from service.http.routing import Api
+from service.memory import collect_rarely
 from service.settings import Settings, load_registry
 from tenancy import DatabaseUnavailableError, UnsafeRoleError
 
@@ -91,6 +92,7 @@ def run_api(settings: Settings) -> int:
     """
     settings.require("database_url")
     registry = load_registry(settings.require("workflows"))
+    collect_rarely()
     loop_factory = None if sys.platform == "win32" else uvloop.new_event_loop
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         return runner.run(_run(settings, registry))

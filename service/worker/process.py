@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack
 import uvloop
 
 from kernel import Registry
+from service.memory import collect_rarely
 from service.probes import NotReadyError, ReadinessGate
 from service.settings import Settings, load_registry
 from service.worker.executor import LET_GO_S
@@ -39,6 +40,7 @@ def run_worker(settings: Settings) -> int:
     """
     registry = load_registry(settings.require("workflows"))
     databases = worker_databases(settings)
+    collect_rarely()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         host = runner.run(_run(settings, registry, databases))
         if host.executor is not None and host.executor.abandoned:
