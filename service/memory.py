@@ -2,8 +2,8 @@
 
 import gc
 
-# Container objects allocated beyond those freed, between two looks at the young ones. Python's default of 700 costs a busy
-# worker a fifth of its CPU; reference counts free nearly everything there is.
+# Container objects allocated beyond those freed, between two looks at the young ones. Python's default of 700 costs a
+# busy worker a fifth of its CPU; reference counts free nearly everything there is.
 YOUNG = 20_000
 MIDDLE = 20
 OLD = 50
