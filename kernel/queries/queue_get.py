@@ -3,12 +3,15 @@
 from collections.abc import Container
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 from uuid import UUID
 
 from kernel.queries.tenant_get import MAX_COUNT, tenant_get
 from tenancy import Row, TenantTransaction, load_sql
 
 SQL = load_sql(__file__)
+# How many of a tenant's queued jobs are looked at for those that do not sleep.
+LOOK_AT: Final = 10 * MAX_COUNT
 
 
 class WaitReason(StrEnum):
@@ -72,15 +75,15 @@ class Standing:
 
 
 async def queue_get(tx: TenantTransaction, served: Container[tuple[str, str]], *, limit: int) -> QueueView:
-    """Return the queue with the first `limit` runs in line.
+    """Return the queue with the first `limit` runs in line. A stage that sleeps or waits for a step is not in it.
 
     `served` holds the (workflow, version) pairs that are served, and (workflow, "") for runs not pinned yet.
     """
     shares = tuple(
         QueueDepth(row["workflow_id"], row["depth"], row["running"], row["oldest_age_s"])
-        for row in await tx.fetch_all(SQL["by_workflow"], count_to=MAX_COUNT + 1)
+        for row in await tx.fetch_all(SQL["by_workflow"], count_to=MAX_COUNT + 1, look_at=LOOK_AT)
     )
-    entries = await tx.fetch_all(SQL["waiting"], limit=limit)
+    entries = await tx.fetch_all(SQL["waiting"], limit=limit, look_at=LOOK_AT)
     tenant = await tenant_get(tx)
     cap = tenant.limits.running_jobs if tenant else None
     standing = Standing(

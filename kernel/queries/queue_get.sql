@@ -1,4 +1,6 @@
 -- What waits and what runs. Everything is bounded: a queue of millions is answered from its oldest ten thousand.
+-- A parked job, whose stage sleeps or waits for a step, is in the queue only once it is due again; until then the stage says
+-- what it waits for. Those that sleep lie among the others in the key of the jobs and are passed over, a bounded number of them.
 
 -- name: by_workflow
 -- Depth (runs and jobs that are PENDING), running jobs and the age of what has been due longest, by workflow.
@@ -12,10 +14,22 @@ with waiting as (
   )
   union all
   (
+    select oldest.workflow_id, oldest.available_at
+    from (
+      select job.workflow_id, job.available_at, job.replay
+      from tenantry.job_queue as job
+      where job.tenant_id = :tenant_id::uuid and job.status = 'PENDING'
+      order by job.run_id
+      limit :look_at::int
+    ) as oldest
+    where not oldest.replay
+    limit :count_to::int
+  )
+  union all
+  (
     select job.workflow_id, job.available_at
     from tenantry.job_queue as job
-    where job.tenant_id = :tenant_id::uuid and job.status = 'PENDING'
-    order by job.run_id
+    where job.tenant_id = :tenant_id::uuid and job.status = 'PENDING' and job.replay and job.available_at <= tenantry.now()
     limit :count_to::int
   )
 ),
@@ -58,10 +72,23 @@ from (
   )
   union all
   (
+    select oldest.run_id, true, oldest.workflow_id, oldest.version, oldest.available_at, oldest.rank
+    from (
+      select job.run_id, job.workflow_id, job.version, job.available_at, job.rank, job.replay
+      from tenantry.job_queue as job
+      where job.tenant_id = :tenant_id::uuid and job.status = 'PENDING'
+      order by job.run_id
+      limit :look_at::int
+    ) as oldest
+    where not oldest.replay
+    limit 1000
+  )
+  union all
+  (
     select job.run_id, true, job.workflow_id, job.version, job.available_at, job.rank
     from tenantry.job_queue as job
-    where job.tenant_id = :tenant_id::uuid and job.status = 'PENDING'
-    order by job.run_id
+    where job.tenant_id = :tenant_id::uuid and job.status = 'PENDING' and job.replay and job.available_at <= tenantry.now()
+    order by job.available_at
     limit 1000
   )
 ) as entry
