@@ -1,7 +1,8 @@
 """Reads one run: its row, its stages, or only how far it is."""
 
+import json
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from uuid import UUID
 
 from kernel import payloads
@@ -12,6 +13,15 @@ from tenancy import Row, TenantTransaction, load_sql
 SQL = load_sql(__file__)
 # version "00", 32 digits of trace id, 16 of span id, flags (W3C Trace Context).
 TRACEPARENT_PARTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class WaitView:
+    """The step that a suspended stage waits for, and until when at the latest."""
+
+    kind: str
+    step_id: str
+    until: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +38,7 @@ class StageView:
     started_at: datetime | None
     completed_at: datetime | None
     next_poll_at: datetime | None
+    waiting_for: WaitView | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +129,7 @@ async def stages_of(tx: TenantTransaction, run_id: UUID) -> tuple[StageView, ...
             started_at=row["started_at"],
             completed_at=row["completed_at"],
             next_poll_at=row["next_poll_at"],
+            waiting_for=_wait(row["waiting_for"]) if row["status"] == StageStatus.SUSPENDED else None,
         )
         for row in await tx.fetch_all(SQL["stages"], run_id=run_id)
     )
@@ -152,6 +164,13 @@ def summary_of(row: Row) -> RunSummary:
         completed_at=row["completed_at"],
         trace_id=_trace_id(row["traceparent"]),
     )
+
+
+def _wait(text: str | None) -> WaitView | None:
+    if text is None:
+        return None
+    wait = json.loads(text)
+    return WaitView(wait["kind"], wait["step_id"], datetime.fromisoformat(wait["until"]).astimezone(UTC))
 
 
 def _trace_id(traceparent: str | None) -> str | None:

@@ -19,7 +19,7 @@ where run.tenant_id = :tenant_id::uuid and run.run_id = :run_id::uuid
 -- The stages that exist, in definition order. Read after the run: a stage may be ahead of it, never behind.
 select
   stage.stage_id, stage.group_number, stage.number, stage.status, stage.attempt, stage.max_attempts, stage.error_message,
-  stage.started_at, stage.completed_at, stage.next_poll_at
+  stage.started_at, stage.completed_at, stage.next_poll_at, stage.waiting_for::text as waiting_for
 from tenantry.workflow_stages as stage
 where stage.tenant_id = :tenant_id::uuid and stage.run_id = :run_id::uuid
 order by stage.number

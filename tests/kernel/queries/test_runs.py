@@ -6,10 +6,12 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
+from kernel import StepSignal
 from kernel.queries.run_events import run_events
 from kernel.queries.run_get import definition_snapshot, run_get, run_progress
 from kernel.queries.run_list import NEWEST, RunFilter, active_run_ids, run_list
 from kernel.queries.run_logs import run_logs
+from kernel.queries.step_list import step_list
 from kernel.states import RunStatus, StageStatus
 from tests.support.workflows import HandWorker
 
@@ -48,12 +50,16 @@ async def test_a_run_is_read_whole(hand: HandWorker) -> None:
 
 async def test_another_tenant_reads_nothing(hand: HandWorker, other_tenant: UUID) -> None:
     run_id = await hand.create(tags=("red",))
+    async with hand.transaction() as tx:
+        await hand.kernel.dispatch(StepSignal(run_id, "first", "approve"), tx)
+        assert [step.step_id for step in await step_list(tx, run_id, limit=10)] == ["approve"]
     other = HandWorker(hand.database, other_tenant)
     async with other.transaction() as tx:
         assert await run_get(tx, run_id) is None
         assert await run_progress(tx, run_id) is None
         assert await run_events(tx, run_id, limit=10) == []
         assert await run_logs(tx, run_id, limit=10) == []
+        assert await step_list(tx, run_id, limit=10) == []
         assert await active_run_ids(tx, RunFilter(), limit=10) == []
     for wanted in (RunFilter(), RunFilter(tags=("red",)), RunFilter(statuses=frozenset({RunStatus.PENDING}))):
         assert await listed(other, wanted) == []

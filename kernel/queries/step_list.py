@@ -1,0 +1,69 @@
+"""Reads the durable steps of one run: what its stages have done, and what they wait for."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from kernel.execution.ledger import StepKind, StepStatus
+from tenancy import TenantTransaction, load_sql
+
+SQL = load_sql(__file__)
+# Where a step stands that nobody has asked for yet: a signal that was sent ahead.
+NO_PLACE: Final = 2**31 - 1
+
+
+class StepPosition(NamedTuple):
+    """Where a step stands in the list of its run."""
+
+    created_at: datetime
+    stage_id: str
+    place: int
+    step_id: str
+
+
+FIRST: Final = StepPosition(datetime(1970, 1, 1, tzinfo=UTC), "", 0, "")
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """One step; `result` is JSON text. `seq` counts from 1 within an execution, None for a signal sent ahead."""
+
+    stage_id: str
+    step_id: str
+    seq: int | None
+    kind: StepKind
+    status: StepStatus
+    attempt: int
+    external_key: str | None
+    result: str | None
+    error: str | None
+    lease_expires_at: datetime | None
+    deadline_at: datetime | None
+    created_at: datetime
+
+    @property
+    def position(self) -> StepPosition:
+        """Return where the step stands in the list."""
+        return StepPosition(self.created_at, self.stage_id, NO_PLACE if self.seq is None else self.seq, self.step_id)
+
+
+async def step_list(tx: TenantTransaction, run_id: UUID, *, after: StepPosition = FIRST, limit: int) -> list[StepView]:
+    """Return up to `limit` steps behind the position `after`, oldest first; none for an unknown run."""
+    return [
+        StepView(
+            stage_id=row["stage_id"],
+            step_id=row["step_id"],
+            seq=row["seq"],
+            kind=row["kind"],
+            status=row["status"],
+            attempt=row["attempt"],
+            external_key=row["external_key"],
+            result=row["result"],
+            error=row["error"],
+            lease_expires_at=row["lease_expires_at"],
+            deadline_at=row["deadline_at"],
+            created_at=row["created_at"],
+        )
+        for row in await tx.fetch_all(SQL["page"], run_id=run_id, limit=limit, **after._asdict())
+    ]
