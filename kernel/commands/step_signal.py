@@ -95,6 +95,8 @@ def _checked(command: StepSignal, scope: Scope) -> str:
         check_step_id(command.step_id)
     except ValueError as error:
         raise InvalidRequestError([FieldError("/step_id", "invalid", str(error))]) from None
+    if not command.stage_id or payloads.clean_text(command.stage_id) != command.stage_id:
+        raise InvalidRequestError([FieldError("/stage_id", "invalid", "is no stage's id")])
     try:
         text = payloads.dump(command.payload)
     except PayloadError as error:
