@@ -6,8 +6,8 @@ from litestar.response.base import ASGIResponse
 
 from service.auth import Scope
 from service.http.queries import page_of, uuid_cursor
+from service.http.requests import ApiKeyBody
 from service.http.routing import Call, RouteSpec, answer, empty, route
-from service.http.shapes import ApiKeyBody
 from service.tenants import create_key, list_keys, revoke_key
 
 CURSOR: Final = uuid_cursor(b"k")

@@ -8,14 +8,14 @@ import re
 from collections.abc import Iterable, Mapping
 from html import escape
 from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
 from typing import Any, Final
 
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from service.auth import Scope
-from service.http import shapes
-from service.http.bodies import Body
+from service.http import requests, shapes
 from service.http.routing import RouteSpec
 from service.problems import MEDIA_TYPE, TITLES
 
@@ -136,17 +136,20 @@ def _response(spec: RouteSpec, model: str | None) -> dict[str, Any]:
 
 
 def _schemas() -> dict[str, Any]:
-    models = [
-        kind
-        for kind in vars(shapes).values()
-        if isinstance(kind, type) and issubclass(kind, BaseModel) and kind.__module__ == shapes.__name__
-    ]
-    requests = [(kind, "validation") for kind in models if issubclass(kind, Body)]
-    responses = [(kind, "serialization") for kind in models if issubclass(kind, shapes.Shape)]
-    _, document = models_json_schema([*requests, *responses], ref_template=_REFERENCE)  # type: ignore[list-item]
+    asked = [(kind, "validation") for kind in _models_of(requests)]
+    answered = [(kind, "serialization") for kind in _models_of(shapes)]
+    _, document = models_json_schema([*asked, *answered], ref_template=_REFERENCE)  # type: ignore[list-item]
     schemas: dict[str, Any] = document["$defs"]
     schemas["Scope"] = {"type": "string", "enum": [str(scope) for scope in Scope]}
     return schemas
+
+
+def _models_of(module: ModuleType) -> list[type[BaseModel]]:
+    return [
+        kind
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, BaseModel) and kind.__module__ == module.__name__
+    ]
 
 
 def _section(path: str, method: str, operation: Mapping[str, Any]) -> str:

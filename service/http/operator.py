@@ -7,8 +7,8 @@ from litestar.response.base import ASGIResponse
 
 from service import tenants
 from service.http.queries import page_of, uuid_cursor
+from service.http.requests import LimitsBody, TenantChangeBody, TenantCreateBody
 from service.http.routing import TRANSACTION_TIMEOUT_S, Call, RouteSpec, answer, empty, route
-from service.http.shapes import LimitsBody, TenantChangeBody, TenantCreateBody
 
 CURSOR: Final = uuid_cursor(b"t")
 PATH: Final = "/operator/v1/tenants"

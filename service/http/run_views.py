@@ -1,4 +1,4 @@
-"""Runs, stages and events as JSON objects; payloads go in as the text they are stored as."""
+"""Runs, stages, steps and events as JSON objects; payloads go in as the text they are stored as."""
 
 import json
 from collections.abc import Mapping
@@ -9,8 +9,9 @@ import orjson
 
 from kernel import Registry
 from kernel.queries.run_events import EventView
-from kernel.queries.run_get import RunSummary, RunView, StageView, definition_snapshot, run_get
+from kernel.queries.run_get import RunSummary, RunView, StageView, WaitView, definition_snapshot, run_get
 from kernel.queries.run_logs import LogView
+from kernel.queries.step_list import StepView
 from service.http.routing import JSON_OPTIONS, fragment
 from tenancy import TenantTransaction
 
@@ -39,6 +40,8 @@ def summary_object(run: RunSummary) -> dict[str, Any]:
         "started_at": run.started_at,
         "completed_at": run.completed_at,
         "trace_id": run.trace_id,
+        # No run starts another one yet.
+        "parent": None,
     }
 
 
@@ -84,6 +87,23 @@ def log_object(line: LogView) -> dict[str, Any]:
     }
 
 
+def step_object(step: StepView) -> dict[str, Any]:
+    """Return a durable step."""
+    return {
+        "stage_id": step.stage_id,
+        "step_id": step.step_id,
+        "seq": step.seq,
+        "kind": step.kind,
+        "status": step.status,
+        "attempt": step.attempt,
+        "external_key": step.external_key,
+        "result": fragment(step.result),
+        "error": step.error,
+        "lease_expires_at": step.lease_expires_at,
+        "deadline_at": step.deadline_at,
+    }
+
+
 def _stage_object(stage: StageView, name: str) -> dict[str, Any]:
     return {
         "id": stage.stage_id,
@@ -97,8 +117,12 @@ def _stage_object(stage: StageView, name: str) -> dict[str, Any]:
         "started_at": stage.started_at,
         "completed_at": stage.completed_at,
         "next_poll_at": stage.next_poll_at,
-        "waiting_for": None,
+        "waiting_for": _wait_object(stage.waiting_for),
     }
+
+
+def _wait_object(wait: WaitView | None) -> dict[str, Any] | None:
+    return None if wait is None else {"kind": wait.kind, "step_id": wait.step_id, "until": wait.until}
 
 
 async def _stage_names(tx: TenantTransaction, view: RunView, registry: Registry) -> Mapping[str, str]:

@@ -15,9 +15,9 @@ from kernel.queries.tenant_get import tenant_get
 from kernel.states import RunStatus
 from service.auth import Scope
 from service.http.queries import page_of, uuid_cursor
+from service.http.requests import BulkCancelBody, RunCancelBody, RunCreateBody
 from service.http.routing import Call, RouteSpec, answer, route
 from service.http.run_views import read_run, run_object, summary_object
-from service.http.shapes import BulkCancelBody, RunCancelBody, RunCreateBody
 from service.problems import invalid, not_found, rate_limited
 from tenancy import TenantTransaction
 

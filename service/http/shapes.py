@@ -1,107 +1,19 @@
-"""The shapes of requests and responses: requests are checked against them, responses documented by them."""
+"""The shapes of responses: what clients are told, and the API's documentation with them."""
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field
 
-from kernel.execution.durations import parse_duration
+from kernel.events import EventType
+from kernel.execution.ledger import StepKind, StepStatus
 from kernel.queries.queue_get import WaitReason
 from kernel.states import RunStatus, StageStatus
 from service.auth import Scope
-from service.http.bodies import Body, Instant
 
-
-def _parse_retention(value: object) -> timedelta | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError("must be a duration or null")  # noqa: TRY004 - Pydantic turns a ValueError into a fault
-    return timedelta(seconds=parse_duration(value, name="retention", allow_zero=False))
-
-
-Retention = Annotated[
-    timedelta | None,
-    BeforeValidator(_parse_retention),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "number"}, {"type": "null"}]}),
-]
-Name = Annotated[str, Field(min_length=1, max_length=200)]
-Tag = Annotated[str, Field(min_length=1, max_length=64)]
 # Above 10,000 things are no longer counted.
 Count = int | Literal["10000+"]
-# In strict mode a word is no member of an enum, so words are listed as words.
-StatusWord = Literal["PENDING", "RUNNING", "COMPLETED", "FAILED", "CANCELLED"]
-ScopeWord = Literal["runs:read", "runs:write", "signals:write", "schedules:write", "webhooks:write", "keys:admin"]
-
-
-class RunCreateBody(Body):
-    """Start a run."""
-
-    workflow: Annotated[str, Field(min_length=1, max_length=255)]
-    input: Any
-    config: dict[str, Any] = Field(default_factory=dict, description="By stage id.")
-    priority: Annotated[int, Field(ge=0, le=9)] = 5
-    run_at: Instant | None = None
-    tags: Annotated[list[Tag], Field(max_length=20)] = Field(default_factory=list)
-    definition_version: Annotated[str, Field(min_length=1, max_length=255)] | None = None
-
-
-class RunCancelBody(Body):
-    """Cancel a run."""
-
-    reason: Annotated[str, Field(max_length=1000)] | None = None
-
-
-class RunFilterBody(Body):
-    """Which runs; at least one field is given."""
-
-    status: StatusWord | None = None
-    workflow: Annotated[str, Field(min_length=1, max_length=255)] | None = None
-    tag: Tag | None = None
-    created_before: Instant | None = None
-    created_after: Instant | None = None
-
-
-class BulkCancelBody(Body):
-    """Cancel the runs of a filter that are not over, or with `dry_run` only count them."""
-
-    filter: RunFilterBody
-    reason: Annotated[str, Field(max_length=1000)] | None = None
-    dry_run: bool = False
-
-
-class ApiKeyBody(Body):
-    """Make a key."""
-
-    name: Name
-    scopes: Annotated[list[ScopeWord], Field(min_length=1)]
-    expires_at: Instant | None = None
-
-
-class LimitsBody(Body):
-    """Limits of a tenant; null is no limit, what is not given stays."""
-
-    running_jobs: Annotated[int, Field(ge=0)] | None = None
-    pending_runs: Annotated[int, Field(ge=0)] | None = None
-    runs_per_minute: Annotated[int, Field(ge=0)] | None = None
-    payload_bytes: Annotated[int, Field(ge=0)] | None = None
-
-
-class TenantCreateBody(Body):
-    """Create a tenant."""
-
-    slug: str
-    name: Name | None = None
-    limits: LimitsBody = Field(default_factory=LimitsBody)
-
-
-class TenantChangeBody(Body):
-    """Change a tenant; what is not given stays. `retention` is a duration (`"30d"`, seconds), null keeps runs."""
-
-    limits: LimitsBody = Field(default_factory=LimitsBody)
-    weight: Annotated[int, Field(ge=1, le=1000)] = 1
-    retention: Retention = None
 
 
 class Shape(BaseModel):
@@ -138,8 +50,19 @@ class RunError(Shape):
     stage_id: str | None
 
 
+class WaitingFor(Shape):
+    """The step that a suspended stage waits for: its deadline or, if it has none, when it is looked at again."""
+
+    kind: StepKind
+    step_id: str
+    until: datetime
+
+
 class Stage(Shape):
-    """A stage that exists. `group` and `number` count from 1, `attempt` is 0 before the first execution."""
+    """A stage that exists. `group` and `number` count from 1, `attempt` is 0 before the first execution.
+
+    A suspended stage waits for a step and is looked at again at `next_poll_at`; both are null for any other.
+    """
 
     id: str
     name: str
@@ -152,7 +75,15 @@ class Stage(Shape):
     started_at: datetime | None
     completed_at: datetime | None
     next_poll_at: datetime | None
-    waiting_for: None
+    waiting_for: WaitingFor | None
+
+
+class RunParent(Shape):
+    """The step that started this run."""
+
+    run_id: UUID
+    stage_id: str
+    step_id: str
 
 
 class RunListed(Shape):
@@ -171,6 +102,7 @@ class RunListed(Shape):
     started_at: datetime | None
     completed_at: datetime | None
     trace_id: str | None
+    parent: RunParent | None
 
 
 class Run(RunListed):
@@ -194,7 +126,7 @@ class Event(Shape):
 
     run_id: UUID
     sequence: int
-    type: str
+    type: Annotated[str, Field(description=f"So far one of: {', '.join(EventType)}.")]
     occurred_at: datetime
     stage_id: str | None
     data: dict[str, Any]
@@ -205,6 +137,39 @@ class EventPage(Shape):
 
     data: list[Event]
     next_cursor: str | None
+
+
+class Step(Shape):
+    """A durable step. A `run` step has a lease while its function runs, waits have a deadline.
+
+    `seq` is the step's place in its stage, null for a signal that came before anybody waited. `error` is the last one.
+    """
+
+    stage_id: str
+    step_id: str
+    seq: int | None
+    kind: StepKind
+    status: StepStatus
+    attempt: int
+    external_key: str | None = Field(description="The key under which the step's effect is known outside.")
+    result: Any
+    error: str | None
+    lease_expires_at: datetime | None
+    deadline_at: datetime | None
+
+
+class StepPage(Shape):
+    """Steps, oldest first."""
+
+    data: list[Step]
+    next_cursor: str | None
+
+
+class Signalled(Shape):
+    """The step is completed; `already_completed` when an earlier signal did it, whose payload stays."""
+
+    signalled: bool
+    already_completed: bool
 
 
 class LogLine(Shape):

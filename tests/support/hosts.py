@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from kernel import Registry
 from service.settings import Settings
 from service.worker.host import WorkerHost
 from service.worker.process import worker_databases
@@ -28,11 +29,11 @@ def settings(urls: DatabaseUrls, **changes: Any) -> Settings:
 
 
 @asynccontextmanager
-async def running(wanted: Settings) -> AsyncIterator[WorkerHost]:
+async def running(wanted: Settings, registry: Registry = stress.REGISTRY) -> AsyncIterator[WorkerHost]:
     """Run a host until the context ends; its end must be in bounded time."""
     work, dispatch = worker_databases(wanted)
     async with Database(work) as database, Database(dispatch) as dispatch_database:
-        host = WorkerHost(wanted, stress.REGISTRY, database, dispatch_database)
+        host = WorkerHost(wanted, registry, database, dispatch_database)
         stop = asyncio.Event()
         task = asyncio.create_task(host.run(stop))
         try:

@@ -19,6 +19,8 @@ ROUTES = [
     ("GET", f"/v1/runs/{NOBODY}", "runs:read"),
     ("GET", f"/v1/runs/{NOBODY}/events", "runs:read"),
     ("GET", f"/v1/runs/{NOBODY}/logs", "runs:read"),
+    ("GET", f"/v1/runs/{NOBODY}/steps", "runs:read"),
+    ("POST", f"/v1/runs/{NOBODY}/signals", "signals:write"),
     ("POST", f"/v1/runs/{NOBODY}/cancel", "runs:write"),
     ("POST", "/v1/runs/cancel", "runs:write"),
     ("GET", "/v1/workflows", "runs:read"),
@@ -32,6 +34,7 @@ ROUTES = [
 BODIES = {
     "/v1/runs": {"workflow": "anything", "input": {}},
     "/v1/runs/cancel": {"filter": {"tag": "x"}},
+    f"/v1/runs/{NOBODY}/signals": {"stage_id": "say", "step_id": "x", "payload": None},
     "/v1/api-keys": {"name": "k", "scopes": ["runs:read"]},
 }
 
@@ -53,7 +56,7 @@ async def test_each_route_asks_for_its_scope(
     app: Litestar, tenant: UUID, make_key: MakeKey, route: tuple[str, str, str]
 ) -> None:
     method, path, scope = route
-    others = [other for other in ("runs:read", "runs:write", "keys:admin") if other != scope]
+    others = [other for other in ("runs:read", "runs:write", "signals:write", "keys:admin") if other != scope]
     async with connect(app, (await make_key(tenant, scopes=others))["key"]) as client:
         answer = await ask(client, method, path)
     assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
@@ -165,10 +168,13 @@ async def test_another_tenants_ids_are_404_and_never_listed(
         ("GET", f"/v1/runs/{run['id']}?wait=1"),
         ("GET", f"/v1/runs/{run['id']}/events"),
         ("GET", f"/v1/runs/{run['id']}/logs"),
+        ("GET", f"/v1/runs/{run['id']}/steps"),
+        ("POST", f"/v1/runs/{run['id']}/signals"),
         ("POST", f"/v1/runs/{run['id']}/cancel"),
         ("DELETE", f"/v1/api-keys/{key['id']}"),
     ]:
-        answer = await other_client.request(method, path)
+        body = {"stage_id": "say", "step_id": "x", "payload": None} if path.endswith("/signals") else None
+        answer = await other_client.request(method, path, json=body)
         assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), path
     for path in ("/v1/runs", "/v1/runs?tag=mine", "/v1/runs?status=PENDING"):
         assert (await other_client.get(path)).json()["data"] == []
@@ -176,3 +182,4 @@ async def test_another_tenants_ids_are_404_and_never_listed(
     assert bulk.json() == {"matched": 0, "dry_run": False}
     assert (await other_client.get("/v1/queue")).json()["depth"] == 0
     assert (await client.get(f"/v1/runs/{run['id']}")).json()["status"] == "PENDING"
+    assert (await client.get(f"/v1/runs/{run['id']}/steps")).json()["data"] == []

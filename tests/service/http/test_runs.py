@@ -125,8 +125,8 @@ class TestList:
 class TestShow:
     @pytest.mark.parametrize("run_id", ["x", "123", "0" * 32, "{" + NOBODY + "}", NOBODY, "%00"])
     async def test_an_id_that_is_none_is_404(self, client: httpx.AsyncClient, run_id: str) -> None:
-        for path in (f"/v1/runs/{run_id}", f"/v1/runs/{run_id}/events", f"/v1/runs/{run_id}/logs"):
-            answer = await client.get(path)
+        for path in ("", "/events", "/logs", "/steps"):
+            answer = await client.get(f"/v1/runs/{run_id}{path}")
             assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), path
 
     async def test_stages_have_their_names(
