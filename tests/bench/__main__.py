@@ -13,6 +13,7 @@ from tests.bench.contenders import PEERS, PYTHON, Load, Peer, PeerSetting
 from tests.bench.ours import Setting
 from tests.bench.report import OURS, Figure, print_table, say, show
 from tests.bench.servers import BenchCluster
+from tests.bench.workflows import STEPS, TEN
 from tests.support.system import sweep
 
 
@@ -64,6 +65,22 @@ def w1(cluster: BenchCluster, plan: Plan) -> Iterable[Figure]:
             for live in peer.live:
                 load = Load("W1 live", peer_count, peer_count, live)
                 yield from _peer(cluster, peer, peer.settings[:1], load)
+
+
+def w2(cluster: BenchCluster, plan: Plan) -> Iterable[Figure]:
+    """W2: a backlog of runs of ten trivial steps: one stage, against the workflow or task of a peer that has steps."""
+    ours_count, peer_count = (500, 100) if plan.is_quick else (1500, 200)
+    settings = [Setting(), Setting(processes=2)]
+    if not plan.is_quick:
+        settings += [Setting(concurrency=128), Setting(processes=2, concurrency=128)]
+    for _ in range(plan.rounds):
+        for setting in settings:
+            measure = partial(ours.backlog, cluster, setting, ours_count, TEN)
+            yield from attempt("W2 backlog", setting.label, lambda m=measure: [m()])
+        for peer in plan.peers:
+            if peer.has_steps:
+                load = Load("W2 backlog", peer_count, peer_count, task={"steps": STEPS})
+                yield from _peer(cluster, peer, peer.settings[:1] if plan.is_quick else peer.settings, load)
 
 
 def w3(cluster: BenchCluster, plan: Plan) -> Iterable[Figure]:
@@ -122,7 +139,7 @@ def attempt(
         yield show(Figure(work, contender, setting, None, note=note))
 
 
-PARTS: dict[str, Part] = {"w1": w1, "w3": w3, "w4": w4, "w5": w5, "budgets": budget}
+PARTS: dict[str, Part] = {"w1": w1, "w2": w2, "w3": w3, "w4": w4, "w5": w5, "budgets": budget}
 
 
 def main() -> int:

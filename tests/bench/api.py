@@ -23,7 +23,7 @@ from tests.bench.peers.protocol import gaps
 from tests.bench.report import OURS, Figure
 from tests.bench.servers import BenchCluster
 from tests.bench.spine import NotVerifiedError, Spine
-from tests.bench.workflows import REFERENCE, REGISTRY, three, timed
+from tests.bench.workflows import REFERENCE, REGISTRY, TIMED, Work, three, timed
 from tests.support.environment import DatabaseUrls
 from tests.support.processes import CHECKOUT, Process, answers
 from tests.support.system import free_port
@@ -113,24 +113,26 @@ def idle(cluster: BenchCluster, count: int) -> list[Figure]:
         (owner,) = spine.add_tenants()
         key = asyncio.run(_key(urls, owner))
         with workers(urls, Setting(), spine), _api(urls) as (_, port):
-            figures += _told(asyncio.run(_by_api(spine, port, key, count)), APART)
+            figures += _told(asyncio.run(_by_api(spine, (port, key), count)), APART)
             figures += _told(asyncio.run(_by_kernel(spine, urls, owner, count)), KERNEL_HERE)
         with workers(urls, Setting(environment=QUICK_POLLS), spine):
             figures += _told(asyncio.run(_by_kernel(spine, urls, owner, count)), f"{KERNEL_HERE}, poll_s 0.01")
         with _one_process(urls) as port:
-            figures += _told(asyncio.run(_by_api(spine, port, key, count)), TOGETHER)
+            figures += _told(asyncio.run(_by_api(spine, (port, key), count)), TOGETHER)
     return figures
 
 
-def writes_of_one(spine: Spine, meter: Meter, count: int) -> float:
+def writes_of_one(spine: Spine, meter: Meter, count: int, work: Work = TIMED) -> float:
     """Return the writing transactions of a run that is alone on the system, its creation by the API included."""
-    (owner,) = spine.add_tenants(prefix="alone-")
+    (owner,) = spine.add_tenants(prefix=f"alone-{work.workflow.id}-")
     key = asyncio.run(_key(spine.urls, owner))
     with _api(spine.urls) as (_, port):
-        asyncio.run(_by_api(spine, port, key, 1))
+        asyncio.run(_by_api(spine, (port, key), 3, work))
         before = meter.read()
-        asyncio.run(_by_api(spine, port, key, count, warm_up=0))
-        return before.until(meter.read()).writing / count
+        asyncio.run(_by_api(spine, (port, key), count, work, warm_up=0))
+        cost = before.until(meter.read())
+    spine.verify([owner], 6 + count, work)
+    return cost.writing / count
 
 
 def quantiles(latencies: Sequence[float]) -> tuple[float, float]:
@@ -152,17 +154,21 @@ def _told(latencies: Latencies, setting: str) -> list[Figure]:
     return figures
 
 
-async def _by_api(spine: Spine, port: int, key: str, count: int, *, warm_up: int = 3) -> Latencies:
-    request = post("/v1/runs", {"workflow": timed.id, "input": {"n": 1}}, {"Authorization": f"Bearer {key}"})
+async def _by_api(
+    spine: Spine, where: tuple[int, str], count: int, work: Work = TIMED, *, warm_up: int = 3
+) -> Latencies:
+    port, key = where
+    body = {"workflow": work.workflow.id, "input": {"n": 1}}
+    request = post("/v1/runs", body, {"Authorization": f"Bearer {key}"})
     latencies = Latencies([], [])
     async with HttpClient(port) as connection:
         for gap in (*[0.2] * warm_up, *gaps(count)):
             await asyncio.sleep(gap)
             began = time.time()
-            status, body = await connection.send(request)
+            status, answer = await connection.send(request)
             if status != CREATED:
-                raise NotVerifiedError(f"{status}: {body[:200]!r}")
-            await _see_it_over(spine, UUID(orjson.loads(body)["id"]), began, latencies)
+                raise NotVerifiedError(f"{status}: {answer[:200]!r}")
+            await _see_it_over(spine, UUID(orjson.loads(answer)["id"]), began, latencies, work)
     return Latencies(latencies.first_line[warm_up:], latencies.over[warm_up:])
 
 
@@ -178,7 +184,7 @@ async def _by_kernel(spine: Spine, urls: DatabaseUrls, owner: UUID, count: int) 
     return Latencies(latencies.first_line[3:], latencies.over[3:])
 
 
-async def _see_it_over(spine: Spine, run_id: UUID, began: float, latencies: Latencies) -> None:
+async def _see_it_over(spine: Spine, run_id: UUID, began: float, latencies: Latencies, work: Work = TIMED) -> None:
     """Look every 2 ms, as the peers' scripts do, until the run is over."""
     while not (rows := spine.rows("latency", run_id=run_id)):
         if time.time() - began > GIVE_UP_S:
@@ -186,7 +192,7 @@ async def _see_it_over(spine: Spine, run_id: UUID, began: float, latencies: Late
         await asyncio.sleep(LOOK_AGAIN_S)
     latencies.over.append(time.time() - began)
     latencies.first_line.append(rows[0]["first_line_at"] - began)
-    if rows[0]["n"] != (1 + 1) * 2 + 100:
+    if rows[0]["n"] != work.factor + work.shift:
         raise NotVerifiedError(f"the output is {rows[0]['n']}")
 
 

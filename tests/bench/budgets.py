@@ -15,7 +15,7 @@ from tests.bench.ours import Setting, fresh_database, workers
 from tests.bench.report import OURS, Figure
 from tests.bench.servers import BenchCluster
 from tests.bench.spine import Spine
-from tests.bench.workflows import REGISTRY, three
+from tests.bench.workflows import REGISTRY, STEPS, TEN, three
 
 SQL = load_sql(__file__)
 CLAIM = 64
@@ -53,9 +53,11 @@ def costs(cluster: BenchCluster, rounds: int = ROUNDS) -> Iterator[Figure]:
             where = "64 concurrent runs of one tenant" if tenants == 1 else "64 tenants with a run each"
             yield _budget(f"writing tx, {where}", writing / each / rounds, most[0], "a run")
             yield _budget(f"statements, {where}", statements / each / rounds, most[1], "a run")
-        writing = api.writes_of_one(spine, meter, 20)
+        alone, stepping = api.writes_of_one(spine, meter, 20), api.writes_of_one(spine, meter, 20, TEN)
         meter.close()
-    yield _budget("writing tx, a run alone, API included", writing, 6, "a run")
+    yield _budget("writing tx, a run alone, API included", alone, 6, "a run")
+    where = f"a run of one stage with {STEPS} steps alone, API, tick and settle included"
+    yield _budget(f"writing tx, {where}", stepping, STEPS + 3, "a run")
 
 
 def due_query(cluster: BenchCluster, sizes: Sizes) -> Iterator[Figure]:

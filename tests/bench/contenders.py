@@ -35,12 +35,16 @@ DEEP = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A peer and the settings that are tried; the best counts. `work` and `live` are options of its script."""
+    """A peer and the settings that are tried; the best counts. `work` and `live` are options of its script.
+
+    `has_steps`: its script can do any number of steps in a run, not only three.
+    """
 
     name: str
     settings: tuple["PeerSetting", ...]
     live: tuple[Mapping[str, Any], ...]
     idle: tuple["PeerSetting", ...]
+    has_steps: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,7 @@ PEERS = (
             PeerSetting(1, {"concurrency": 10, "poll_s": 0.01, "listen": False}),
             PeerSetting(1, {"concurrency": 10, "poll_s": 5}),
         ),
+        has_steps=False,
     ),
     Peer(
         "absurd",

@@ -1,4 +1,4 @@
-"""W1 and W4 of the product: real worker processes, through PgBouncer, under row-level security."""
+"""W1, W2 and W4 of the product: real worker processes, through PgBouncer, under row-level security."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ from tests.bench.meter import Meter
 from tests.bench.report import OURS, Figure
 from tests.bench.servers import BenchCluster
 from tests.bench.spine import NotVerifiedError, Spine
-from tests.bench.workflows import REFERENCE, REGISTRY, STAGES
+from tests.bench.workflows import REFERENCE, REGISTRY, THREE, Work
 from tests.support.environment import DatabaseUrls
 from tests.support.processes import Process, answers
 from tests.support.system import free_port
@@ -62,9 +62,7 @@ def workers(urls: DatabaseUrls, setting: Setting, spine: Spine) -> Iterator[list
                 if not process.is_running or time.monotonic() > deadline:
                     raise NotVerifiedError(f"a worker did not get ready: {process.output[-800:]}")
                 time.sleep(0.05)
-        warm = spine.add_tenants(prefix="warm-")
-        spine.add_runs(warm, WARM_UP)
-        spine.await_end(warm, 60)
+        _warm_up(spine, THREE)
         yield [process.pid for process, _ in started]
         for process, _ in started:
             if not process.is_running:
@@ -72,21 +70,28 @@ def workers(urls: DatabaseUrls, setting: Setting, spine: Spine) -> Iterator[list
             process.stop()
 
 
-def backlog(cluster: BenchCluster, setting: Setting, count: int, *, tenants: int = 1) -> Figure:
-    """W1: runs that appear all at once; from the first start to the last completion."""
-    work = "W1 backlog" if tenants == 1 else f"W1 {tenants} tenants"
+def _warm_up(spine: Spine, work: Work) -> None:
+    warm = spine.add_tenants(prefix=f"warm-{work.workflow.id}-")
+    spine.add_runs(warm, WARM_UP, work)
+    spine.await_end(warm, 60)
+
+
+def backlog(cluster: BenchCluster, setting: Setting, count: int, work: Work = THREE) -> Figure:
+    """W1, W2: runs that appear all at once; from the first start to the last completion."""
     with fresh_database(cluster) as (urls, spine), workers(urls, setting, spine) as pids:
-        owners = spine.add_tenants(tenants)
+        if work is not THREE:
+            _warm_up(spine, work)
+        owners = spine.add_tenants()
         meter = Meter(cluster, urls.database, pids)
         with spine.connection.transaction():
-            spine.add_runs(owners, count)
+            spine.add_runs(owners, count, work)
             before = meter.read()
         spine.await_end(owners, DRAIN_LIMIT_S)
         cost = before.until(meter.read())
         meter.close()
-        spine.verify(owners, count)
+        spine.verify(owners, count, work)
         rate = count / spine.seconds(owners, count, since="started_at")
-    return Figure(work, OURS, setting.label, rate, cost=cost, runs=count)
+    return Figure(f"{work.title} backlog", OURS, setting.label, rate, cost=cost, runs=count)
 
 
 def live(cluster: BenchCluster, setting: Setting, count: int) -> Figure:
@@ -113,7 +118,7 @@ def deep(cluster: BenchCluster, setting: Setting, depth: int, first: int) -> lis
         with spine.connection.transaction():
             spine.add_runs(owners, depth)
             before, settled = meter.read(), spine.row("settled_jobs")["deleted"]
-        _await_settled(spine, settled + first * STAGES)
+        _await_settled(spine, settled + first * THREE.stages)
         cost = before.until(meter.read())
         done = spine.row("span", tenants=owners, first=depth)["completed"]
         meter.close()

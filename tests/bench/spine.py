@@ -9,7 +9,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from tenancy import load_sql
-from tests.bench.workflows import EVENTS, STAGES, three
+from tests.bench.workflows import THREE, Work
 from tests.support.environment import DatabaseUrls
 
 SQL = load_sql(__file__)
@@ -46,9 +46,12 @@ class Spine:
         """Create tenants."""
         return [row["tenant_id"] for row in self.rows("add_tenants", count=count, prefix=prefix)]
 
-    def add_runs(self, tenants: Sequence[UUID], count: int, version: str = three.definition_version) -> None:
-        """Add PENDING runs of `three`; in a transaction of the caller's they all appear at its COMMIT."""
-        self.rows("add_runs", tenants=list(tenants), count=count, workflow=three.id, version=version)
+    def add_runs(self, tenants: Sequence[UUID], count: int, work: Work = THREE) -> None:
+        """Add PENDING runs; in a transaction of the caller's they all appear at its COMMIT."""
+        defined = work.workflow
+        self.rows(
+            "add_runs", tenants=list(tenants), count=count, workflow=defined.id, version=defined.definition_version
+        )
         self.rows("add_events", tenants=list(tenants))
 
     def await_end(self, tenants: Sequence[UUID], seconds: float) -> None:
@@ -59,7 +62,7 @@ class Spine:
                 raise NotVerifiedError(f"runs are still open after {seconds:g} s")
             time.sleep(LOOK_AGAIN_S)
 
-    def verify(self, tenants: Sequence[UUID], count: int, *, at_least: bool = False) -> None:
+    def verify(self, tenants: Sequence[UUID], count: int, work: Work = THREE, *, at_least: bool = False) -> None:
         """Check that `count` runs completed once with the right output and history; NotVerifiedError otherwise."""
         completed = self.row("span", tenants=list(tenants), first=2**31 - 1)["completed"]
         if completed < count or (completed > count and not at_least):
@@ -67,9 +70,18 @@ class Spine:
         with self.connection.transaction():
             # Nobody has analysed the tables yet, and a plan made for empty ones would take minutes.
             self.rows("by_index")
-            wrong = self.row("faults", tenants=list(tenants), stages=STAGES)["wrong"]
+            wrong = self.row(
+                "faults",
+                tenants=list(tenants),
+                factor=work.factor,
+                shift=work.shift,
+                stages=work.stages,
+                steps=work.steps,
+                events=work.events,
+            )["wrong"]
         if wrong:
-            raise NotVerifiedError(f"{wrong} of {completed} runs are wrong ({EVENTS} events, {STAGES} stages each)")
+            expected = f"{len(work.events)} events, {work.stages} stages, {work.steps} steps each"
+            raise NotVerifiedError(f"{wrong} of {completed} runs are wrong ({expected})")
 
     def seconds(self, tenants: Sequence[UUID], first: int, *, since: str) -> float:
         """Return how long the first so many runs took, from the earliest `started_at` or `created_at` on."""

@@ -57,13 +57,13 @@ from (
 set local enable_seqscan = off
 
 -- name: faults
--- Completed runs that are not right: output, stages, attempts, jobs left behind, or a history with a gap or a repeat.
+-- Completed runs that are not right: output, stages, attempts, steps, jobs left behind, or a history with a gap or a repeat.
 select count(*) as wrong
 from tenantry.workflow_runs as run
 where run.tenant_id = any(:tenants::uuid[])
   and run.status = 'COMPLETED'
   and (
-    (run.output ->> 'n')::int is distinct from ((run.input ->> 'n')::int + 1) * 2 + 100
+    (run.output ->> 'n')::int is distinct from (run.input ->> 'n')::int * :factor::int + :shift::int
     or exists (
       select from tenantry.job_queue as job where job.tenant_id = run.tenant_id and job.run_id = run.run_id
     )
@@ -73,13 +73,15 @@ where run.tenant_id = any(:tenants::uuid[])
       where stage.tenant_id = run.tenant_id and stage.run_id = run.run_id
     ) <> :stages::int
     or (
+      select array[count(*), count(*) filter (where step.status = 'completed' and step.kind = 'run' and step.attempt = 1)]
+      from tenantry.workflow_steps as step
+      where step.tenant_id = run.tenant_id and step.run_id = run.run_id
+    ) <> array[:steps::bigint, :steps::bigint]
+    or (
       select array_agg(event.type order by event.sequence)
       from tenantry.outbox_events as event
       where event.tenant_id = run.tenant_id and event.run_id = run.run_id
-    ) is distinct from array[
-      'workflow:created', 'workflow:started', 'stage:started', 'stage:completed', 'stage:started', 'stage:completed',
-      'stage:started', 'stage:completed', 'workflow:completed'
-    ]
+    ) is distinct from :events::text[]
   )
 
 -- name: latency

@@ -1,10 +1,12 @@
-"""The work that is measured: three trivial stages, so that everything but the engine costs next to nothing."""
+"""The work that is measured: three trivial stages, or ten trivial steps of one: all but the engine costs next to nothing."""
 
 import time
+from dataclasses import dataclass
+from functools import partial
 
 from pydantic import BaseModel
 
-from kernel import Registry, StageContext, stage, workflow
+from kernel import Registry, StageContext, Workflow, stage, workflow
 
 
 class Number(BaseModel):
@@ -50,10 +52,51 @@ async def hand_over(ctx: StageContext, instant: Instant) -> Instant:
     return Instant(at=instant.at, n=instant.n + 100)
 
 
+@stage("count")
+async def count(ctx: StageContext, number: Number) -> Instant:
+    at, n = time.time(), number.n
+    for step in range(STEPS):
+        n = await ctx.step.run(f"add-{step}", partial(increment, n))
+    return Instant(at=at, n=n)
+
+
+async def increment(n: int) -> int:
+    """Be a step."""
+    return n + 1
+
+
+STEPS = 10
 three = workflow("three", input=Number).pipe(add).pipe(double).pipe(shift).build()
 timed = workflow("timed", input=Number).pipe(look).pipe(hand_on).pipe(hand_over).build()
-REGISTRY = Registry([three, timed])
+ten = workflow("ten", input=Number).pipe(count).build()
+REGISTRY = Registry([three, timed, ten])
 REFERENCE = f"{__name__}:REGISTRY"
-STAGES = 3
-# created, started, completed of the run, started and completed of each stage
-EVENTS = 3 + 2 * STAGES
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A workflow that is measured, and what every run must have left behind; its output is input * factor + shift."""
+
+    title: str
+    workflow: Workflow
+    factor: int
+    shift: int
+    steps: int = 0
+
+    @property
+    def stages(self) -> int:
+        return len(self.workflow.stages)
+
+    @property
+    def events(self) -> list[str]:
+        """The history of a run; steps leave no events."""
+        return [
+            *("workflow:created", "workflow:started"),
+            *("stage:started", "stage:completed") * self.stages,
+            "workflow:completed",
+        ]
+
+
+THREE = Work("W1", three, factor=2, shift=102)
+TIMED = Work("W3", timed, factor=2, shift=102)
+TEN = Work("W2", ten, factor=1, shift=STEPS, steps=STEPS)
