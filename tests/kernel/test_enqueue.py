@@ -1,0 +1,215 @@
+"""`tenantry.enqueue()`: what SQL starts is what `run.create` starts, from any driver and under the bound tenant."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from kernel import RunCreate, RunStatus
+from tests.kernel.conftest import Look
+from tests.support import factories
+from tests.support.environment import DatabaseUrls
+from tests.support.workflows import HandWorker, chain
+
+BIND = "select set_config('role', 'tenantry_tenant', true), set_config('tenantry.tenant_id', %s, true)"
+# What is each run's own: ids, times and the trace.
+OWN = {"run_id", "created_at", "updated_at", "available_at", "rank", "occurred_at", "expires_at", "key", "traceparent"}
+
+Session = psycopg.AsyncConnection[dict[str, Any]]
+Open = Callable[[], Any]
+
+
+@pytest.fixture
+def session(database_urls: DatabaseUrls, tenant: UUID) -> Open:
+    """Open a transaction as an application's worker does, with the tenant bound."""
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Session]:
+        connection = await psycopg.AsyncConnection.connect(
+            database_urls.straight("tenantry_worker"), row_factory=dict_row
+        )
+        async with connection:
+            await connection.execute(BIND, [str(tenant)])
+            yield connection
+
+    return opened
+
+
+async def enqueue(session: Session, *arguments: object, **named: object) -> UUID:
+    places = ["%s"] * len(arguments) + [f"{name} => %s" for name in named]
+    statement = f"select tenantry.enqueue({', '.join(places)}) as run_id"
+    row = await (await session.execute(statement.encode(), [*arguments, *named.values()])).fetchone()
+    assert row is not None
+    run_id: UUID = row["run_id"]
+    return run_id
+
+
+@pytest.mark.parametrize("version", [None, chain.definition_version])
+async def test_it_writes_what_run_create_writes(
+    session: Open, hand: HandWorker, look: Look, version: str | None
+) -> None:
+    payload = '{"n": 1, "text": "ä", "big": 12345678901234567890, "list": [1.5, null]}'
+    async with hand.transaction() as tx:
+        made = await hand.kernel.dispatch(
+            RunCreate(
+                "chain",
+                {"n": 1, "text": "ä", "big": 12345678901234567890, "list": [1.5, None]},
+                priority=7,
+                idempotency_key="python",
+                definition_version=version,
+            ),
+            tx,
+        )
+    async with session() as sql:
+        run_id = await enqueue(sql, "sql", "chain", payload, priority=7, definition_version=version)
+
+    for table in ("workflow_runs", "outbox_events", "idempotency_keys"):
+        (theirs,) = await look(f"select * from tenantry.{table} where run_id = %s", made.run_id)
+        (ours,) = await look(f"select * from tenantry.{table} where run_id = %s", run_id)
+        own = OWN | ({"version"} if version is None else set())
+        assert {k: v for k, v in ours.items() if k not in own} == {k: v for k, v in theirs.items() if k not in own}
+        assert {k for k, v in ours.items() if v is None} == {k for k, v in theirs.items() if v is None}
+    (run,) = await look("select * from tenantry.workflow_runs where run_id = %s", run_id)
+    assert run["version"] == (version or "")
+    assert run["rank"] == run["available_at"] - timedelta(minutes=7)
+
+
+async def test_keys_are_shared_with_python_in_both_directions(session: Open, hand: HandWorker) -> None:
+    async with session() as sql:
+        first = await enqueue(sql, "k-1", "chain", '{"n": 1.0, "b": 2}')
+        assert await enqueue(sql, "k-1", "chain", '{"b": 2, "n": 1.0}') == first
+    async with hand.transaction() as tx:
+        again = await hand.kernel.dispatch(RunCreate("chain", {"b": 2, "n": 1.0}, idempotency_key="k-1"), tx)
+        other = await hand.kernel.dispatch(RunCreate("chain", {"n": 2}, idempotency_key="k-2"), tx)
+    assert (again.run_id, again.replayed) == (first, True)
+    async with session() as sql:
+        assert await enqueue(sql, "k-2", "chain", '{"n": 2}') == other.run_id
+        with pytest.raises(psycopg.Error) as refused:
+            await enqueue(sql, "k-2", "chain", '{"n": 3}')
+    assert refused.value.sqlstate == "TN001"
+
+
+async def test_a_concurrent_repeat_waits_and_gets_the_first_run(session: Open) -> None:
+    async with session() as one, session() as two:
+        first = await enqueue(one, "same", "chain", '{"n": 1}')
+        second = asyncio.create_task(enqueue(two, "same", "chain", '{"n": 1}'))
+        await _until_waiting(one, two.info.backend_pid)
+        await one.commit()
+        assert await second == first
+
+
+async def test_after_a_rollback_the_key_is_the_waiters(session: Open, look: Look) -> None:
+    async with session() as one, session() as two:
+        first = await enqueue(one, "rolled", "chain", '{"n": 1}')
+        second = asyncio.create_task(enqueue(two, "rolled", "chain", '{"n": 2}'))
+        await _until_waiting(one, two.info.backend_pid)
+        await one.rollback()
+        run_id = await second
+    assert run_id != first
+    rows = await look("select run_id from tenantry.workflow_runs where run_id in (%s, %s)", first, run_id)
+    assert [row["run_id"] for row in rows] == [run_id]
+
+
+async def _until_waiting(session: Session, pid: int) -> None:
+    async with asyncio.timeout(10):
+        while True:
+            row = await (await session.execute("select cardinality(pg_blocking_pids(%s)) as waits", [pid])).fetchone()
+            if row is not None and row["waits"]:
+                return
+            await asyncio.sleep(0.01)
+
+
+async def test_an_unpinned_run_is_pinned_when_it_is_claimed(session: Open, hand: HandWorker, look: Look) -> None:
+    async with session() as sql:
+        good = await enqueue(sql, "good", "chain", '{"n": 1}')
+        bad = await enqueue(sql, "bad", "chain", '{"n": "x"}')
+        wrong = await enqueue(sql, "wrong", "chain", '{"n": 1}', '{"nobody": {}}')
+        unknown = await enqueue(sql, "unknown", "nowhere", "{}")
+    leased = await hand.tick()
+    assert [job.run_id for job in leased] == [good]
+    rows = await look("select run_id, status, version, error->>'code' as code from tenantry.workflow_runs")
+    stands = {row["run_id"]: (row["status"], row["version"], row["code"]) for row in rows}
+    assert stands[good] == (RunStatus.RUNNING, chain.definition_version, None)
+    assert stands[bad][::2] == (RunStatus.FAILED, "INVALID_INPUT")
+    assert stands[wrong][::2] == (RunStatus.FAILED, "INVALID_CONFIG")
+    assert stands[unknown] == (RunStatus.PENDING, "", None)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"idempotency_key": None},
+        {"idempotency_key": ""},
+        {"idempotency_key": "k" * 256},
+        {"workflow_id": None},
+        {"workflow_id": ""},
+        {"input": None},
+        {"config": "[]"},
+        {"config": None},
+        {"priority": 10},
+        {"priority": -1},
+        {"priority": None},
+        {"definition_version": ""},
+        {"definition_version": "sha256-xyz"},
+    ],
+)
+async def test_a_bad_argument_is_22023_and_writes_nothing(
+    session: Open, look: Look, tenant: UUID, arguments: dict[str, object]
+) -> None:
+    given = {"idempotency_key": "k", "workflow_id": "chain", "input": "{}", **arguments}
+    async with session() as sql:
+        with pytest.raises(psycopg.Error) as refused:
+            await enqueue(sql, **given)
+    assert refused.value.sqlstate == "22023"
+    assert await look("select 1 from tenantry.idempotency_keys where tenant_id = %s", tenant) == []
+
+
+async def test_without_a_tenant_it_is_refused(database_urls: DatabaseUrls) -> None:
+    async with await psycopg.AsyncConnection.connect(
+        database_urls.straight("tenantry_worker"), row_factory=dict_row
+    ) as connection:
+        await connection.execute("set local role tenantry_tenant")
+        with pytest.raises(psycopg.Error) as refused:
+            await enqueue(connection, "k", "chain", "{}")
+    assert refused.value.sqlstate == "42501"
+
+
+async def test_limits_and_standing_hold_for_sql_too(
+    session: Open, superuser: psycopg.AsyncConnection, tenant: UUID
+) -> None:
+    await factories.limit_tenant(superuser, tenant, pending_runs=1)
+    async with session() as sql:
+        await enqueue(sql, "one", "chain", "{}")
+        with pytest.raises(psycopg.Error) as refused:
+            await enqueue(sql, "two", "chain", "{}")
+    assert refused.value.sqlstate == "53400"
+
+
+async def test_a_trigger_of_the_products_own_starts_runs_under_its_policies(
+    session: Open, superuser: psycopg.AsyncConnection, look: Look, tenant: UUID
+) -> None:
+    name = f"orders_{uuid4().hex[:8]}"
+    for statement in (
+        f"create table public.{name} (order_id int)",
+        f"grant insert on public.{name} to tenantry_tenant",
+        f"""create function public.{name}_start() returns trigger language plpgsql as $$
+            begin
+              perform tenantry.enqueue('order-' || new.order_id, 'chain', jsonb_build_object('n', new.order_id));
+              return new;
+            end $$""",
+        f"create trigger start after insert on public.{name} for each row execute function public.{name}_start()",
+    ):
+        await superuser.execute(statement.encode())
+    async with session() as sql:
+        await sql.execute(f"insert into public.{name} values (1), (2)".encode())
+    async with session() as sql:
+        await sql.execute(f"insert into public.{name} values (3)".encode())
+        await sql.rollback()
+    rows = await look("select input from tenantry.workflow_runs where tenant_id = %s order by run_id", tenant)
+    assert [row["input"] for row in rows] == [{"n": 1}, {"n": 2}]
