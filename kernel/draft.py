@@ -326,8 +326,8 @@ class RunDraft:
         """Give a PENDING stage that has lost its job a new one."""
         self._create_job(placed, status=JobStatus.PENDING, ready=True)
 
-    def annotate(self, stage: StageRow, annotations: Iterable[Annotation]) -> None:
-        """Keep the annotations that a body made, each with its event."""
+    def annotate(self, stage: StageRow, annotations: Iterable[Annotation], *, is_news: bool = True) -> None:
+        """Keep the annotations that a body made, each with its event if it is news."""
         for annotation in annotations:
             self.changes.insert_annotations.append(
                 {
@@ -340,7 +340,8 @@ class RunDraft:
                     "now": self.now,
                 }
             )
-            self.emit(EventType.ANNOTATION_CREATED, stage_id=stage.stage_id, key=annotation.key)
+            if is_news:
+                self.emit(EventType.ANNOTATION_CREATED, stage_id=stage.stage_id, key=annotation.key)
 
     # -- items
     # ----------------------------------------------------------------------------------------------------------

@@ -90,7 +90,12 @@ class ChildRunCancelledError(StepError):
 
 def error_type_of(error: BaseException) -> str:
     """Return the name under which `stored_error` finds the class again."""
-    return f"{type(error).__module__}.{type(error).__qualname__}"
+    return error_name_of(type(error))
+
+
+def error_name_of(kind: type[BaseException]) -> str:
+    """Return the name under which `stored_error` finds this class again."""
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def stored_error(step_id: str, text: str, error_type: str | None) -> Exception:

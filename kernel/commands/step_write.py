@@ -10,8 +10,13 @@ from uuid import UUID
 
 import orjson
 
+from kernel import payloads
+from kernel.changes import Changes
 from kernel.command import Command, Scope, handles
+from kernel.draft import RunDraft
+from kernel.execution.journal import Annotation
 from kernel.execution.ledger import StepAnswer, StepOp, StepRow
+from kernel.locking import load_stages, lock_runs, locked_run
 from kernel.states import RunStatus
 from tenancy import Row, TenantTransaction, load_sql
 
@@ -22,7 +27,8 @@ SQL = load_sql(__file__)
 class StepWrite(Command[tuple[StepAnswer, ...]]):
     """Apply ops, each step at most once; answers come in their order.
 
-    Locks the runs and waits for them only with `wait`; what somebody holds is `busy` otherwise.
+    Locks the runs and waits for them only with `wait`; what somebody holds is `busy` otherwise. An outcome that comes
+    too late leaves the annotation `step.outcome_conflict`.
     """
 
     name: ClassVar[str] = "step.write"
@@ -37,13 +43,44 @@ async def step_write(command: StepWrite, tx: TenantTransaction, _scope: Scope) -
         return ()
     items = [_item(number, op) for number, op in enumerate(command.ops)]
     rows = await tx.fetch_all(SQL["write"], ops=orjson.dumps(items).decode(), wait=command.wait)
-    return tuple(_answer(op, row) for op, row in zip(command.ops, rows, strict=True))
+    answers = tuple(_answer(op, row) for op, row in zip(command.ops, rows, strict=True))
+    refused = [op for op, answer in zip(command.ops, answers, strict=True) if _is_refused(op, answer)]
+    if refused:
+        await _annotate(refused, tx)
+    return answers
 
 
 async def read_steps(tx: TenantTransaction, run_id: UUID, stage_id: str) -> list[StepRow]:
     """Return every step of a stage, in the order of their first use."""
     rows = await tx.fetch_all(SQL["ledger"], run_id=run_id, stage_id=stage_id)
     return [_row(row["step_id"], row) for row in rows]
+
+
+def _is_refused(op: StepOp, answer: StepAnswer) -> bool:
+    """Whether an effect has happened that the ledger will not hold; a heartbeat refused is none."""
+    return answer.verdict == "conflict" and op.values.get("status") != "running"
+
+
+async def _annotate(refused: Sequence[StepOp], tx: TenantTransaction) -> None:
+    """Leave `step.outcome_conflict` with each stage: nobody else would hear of it, its settle being fenced out.
+
+    The runs are locked already. A run that is over gets no further event.
+    """
+    run_ids = sorted({op.fence.run_id for op in refused})
+    (rows,) = await tx.fetch_batch([lock_runs(run_ids, wait=False)])
+    runs = {run.run_id: run for run in map(locked_run, rows)}
+    stages = await load_stages(tx, list(runs))
+    changes = Changes()
+    drafts = {run_id: RunDraft(run, changes, None, stages[run_id]) for run_id, run in runs.items()}
+    for op in refused:
+        draft = drafts.get(op.fence.run_id)
+        stage = draft.stages.get(op.fence.stage_id) if draft is not None else None
+        if draft is None or stage is None:
+            continue
+        told = {"step_id": op.step_id, "attempt": op.values["attempt"], "status": op.values["status"]}
+        annotation = Annotation("step.outcome_conflict", payloads.dump(told), None)
+        draft.annotate(stage, [annotation], is_news=draft.run.status is RunStatus.RUNNING)
+    await changes.write(tx)
 
 
 def _item(number: int, op: StepOp) -> dict[str, Any]:

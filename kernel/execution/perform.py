@@ -30,7 +30,7 @@ def give_steps(invocation: StageInvocation, job: LeasedJob, ledger: Ledger, *, l
     # Without an execution before this one there is no row to read; a signal sent ahead is met by the step that opens.
     is_first = not (job.replay or job.attempt > 1 or job.fence.attempt > 1 or job.redrive_count)
     owner = StepOwner(invocation.tenant_id, job.fence, invocation.attempt, job.generation, is_first)
-    steps = Steps(ledger, owner, invocation.abort, invocation.journal, linger_s=linger_s)
+    steps = Steps(ledger, owner, invocation.abort, linger_s=linger_s)
     invocation.steps = steps
     return steps
 

@@ -32,7 +32,7 @@ from kernel.execution.abort import AbortSignal
 from kernel.execution.context import ContextSources, StageContext
 from kernel.execution.journal import StageJournal
 from kernel.execution.outcome import StageCompleted, StageFailed, StageOutcome, error_text, failure_of
-from kernel.execution.step_execution import Suspension
+from kernel.execution.step_execution import Suspension, consists_of
 from kernel.execution.steps import Steps
 from kernel.payloads import dump_typed, pointer_token
 
@@ -104,10 +104,10 @@ async def run_stage(invocation: StageInvocation, threads: Executor | None = None
     steps.threads, steps.on_thread = threads, lambda future: setattr(invocation, "thread", future)
     try:
         result = await _guarded(invocation, lambda: _call_body(invocation, context, threads))
+        return await steps.conclude(None if result is _SUSPENDED else _body_outcome(invocation, result))
     except asyncio.CancelledError:
         await steps.stop()
         raise
-    return await steps.conclude(None if result is _SUSPENDED else _body_outcome(invocation, result))
 
 
 def _body_outcome(invocation: StageInvocation, result: object) -> StageOutcome:
@@ -153,15 +153,9 @@ async def _guarded(invocation: StageInvocation, call: Callable[[], Any]) -> obje
         return failure_of(error, stage.no_retry_on)
     except BaseException as error:  # noqa: BLE001 - SystemExit and GeneratorExit of a body must not end the worker
         # A task group wraps what its tasks raise: if all of them only wait, so does the body.
-        if _is_waiting(error):
+        if consists_of(error, Suspension):
             return _SUSPENDED
         return failure_of(error, stage.no_retry_on)
-
-
-def _is_waiting(error: BaseException) -> bool:
-    if not isinstance(error, BaseExceptionGroup):
-        return False
-    return cast("BaseExceptionGroup[BaseException]", error).split(Suspension)[1] is None
 
 
 class _Deadline:

@@ -8,22 +8,29 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 from kernel.execution.abort import AbortSignal
-from kernel.execution.journal import StageJournal
 from kernel.execution.ledger import Ledger, StepAnswer, StepKind, StepOp, StepOwner, StepRow, Wait
 from kernel.execution.outcome import StageCompleted, StageOutcome, StageSuspended, failure_of
 from kernel.execution.step_calls import decode
 from kernel.execution.step_options import check_step_id
 from kernel.execution.step_queue import StepQueue
 from kernel.states import RunStatus
-from kernel.step_errors import DuplicateStepKeyError, StepError, StepKindMismatchError, stored_error
+from kernel.step_errors import (
+    DuplicateStepKeyError,
+    StepError,
+    StepKindMismatchError,
+    StepNotReplaySafeError,
+    error_name_of,
+    stored_error,
+)
 
 logger = logging.getLogger(__name__)
 DEFAULT_LINGER_S = 0.01
 # How long steps whose bodies were told to stop may take to end before their leases are left to lapse.
 STOP_S = 0.5
+UNSAFE = error_name_of(StepNotReplaySafeError)
 
 
 class Suspension(BaseException):
@@ -60,7 +67,6 @@ class StepExecution:
         ledger: Ledger,
         owner: StepOwner,
         abort: AbortSignal,
-        journal: StageJournal,
         *,
         linger_s: float | None = DEFAULT_LINGER_S,
     ) -> None:
@@ -70,7 +76,6 @@ class StepExecution:
         self._ledger = ledger
         self._owner = owner
         self._abort = abort
-        self._journal = journal
         self._linger_s = linger_s
         self._queue = StepQueue(ledger, linger_s or 0.0, self._heard)
         self._state = _State()
@@ -120,8 +125,7 @@ class StepExecution:
 
     async def _use(self, step_id: object, kind: StepKind) -> StepUse:
         name = check_step_id(step_id)
-        if self._state.is_over or self._state.is_abandoned:
-            raise Suspension
+        self._raise_if_over()
         self._queue.raise_failure()
         self._abort.raise_if_aborted()
         first = self._state.used.get(name)
@@ -133,10 +137,15 @@ class StepExecution:
         self._state.used[name] = kind
         seq = len(self._state.used)
         row = (await self._ledger_rows()).get(name)
+        self._raise_if_over()
         if row is not None:
             self._check_kind(name, kind, row)
             self._check_order(row, seq)
         return StepUse(name, seq, kind, row)
+
+    def _raise_if_over(self) -> None:
+        if self._state.is_over or self._state.is_abandoned:
+            raise Suspension
 
     async def _ledger_rows(self) -> dict[str, StepRow]:
         """Return the ledger as this execution found it: read once, and not at all by a first execution."""
@@ -178,13 +187,16 @@ class StepExecution:
 
     async def _write(self, op: StepOp) -> StepAnswer:
         answer = await self._queue.write(op)
+        self._check(answer)
+        return answer
+
+    def _check(self, answer: StepAnswer) -> None:
         if answer.verdict in ("lost", "gone"):
             # Whoever has the stage now goes on with it; nothing of this execution counts any more.
             self._abort.abort("lease-lost" if answer.verdict == "gone" or _is_running(answer) else "cancelled")
             self._abort.raise_if_aborted()
         if self._state.is_abandoned:
             raise Suspension
-        return answer
 
     def _row_of(self, answer: StepAnswer, use: StepUse) -> StepRow:
         assert answer.row is not None
@@ -201,10 +213,12 @@ class StepExecution:
             return
         self._state.is_abandoned = True
         logger.warning("step_outcome_refused", extra={"step_id": op.step_id, "verdict": answer.verdict})
-        if answer.verdict == "conflict":
-            self._journal.annotate(
-                "step.outcome_conflict", {"step_id": op.step_id, "attempt": op.values.get("attempt")}
-            )
+
+    def _hold(self, lease_s: float, task: "asyncio.Task[Any] | None" = None) -> None:
+        """Note that a step's lease lasts so long from now."""
+        own = task or asyncio.current_task()
+        if own in self._in_flight:
+            self._in_flight[own] = monotonic() + lease_s
 
     def _landed(self, task: "asyncio.Task[Any]") -> None:
         self._in_flight.pop(task, None)
@@ -226,4 +240,17 @@ def _is_running(answer: StepAnswer) -> bool:
 
 
 def _is_unsafe(row: StepRow) -> bool:
-    return str(row.error).startswith("StepNotReplaySafeError")
+    return row.error_type == UNSAFE
+
+
+def consists_of(error: BaseException, kind: type[BaseException]) -> bool:
+    """Whether an error is of a kind, or a group of nothing else: what a task group makes of it."""
+    if isinstance(error, BaseExceptionGroup):
+        return cast("BaseExceptionGroup[BaseException]", error).split(kind)[1] is None
+    return isinstance(error, kind)
+
+
+def is_cancelled(error: BaseException) -> bool:
+    """Whether this is the cancellation of the running task, and not one that foreign code raised by itself."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

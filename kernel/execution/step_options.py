@@ -32,6 +32,8 @@ class RunOptions:
 
     def delay_s(self, failures: int) -> float:
         """Return how long to wait after the n-th failure: retry_delay * factor^(n-1), capped, without overflow."""
+        if not self.retry_delay_s:
+            return 0.0
         try:
             delay = self.retry_delay_s * self.factor ** (failures - 1)
         except OverflowError:

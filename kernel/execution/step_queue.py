@@ -38,12 +38,16 @@ class StepQueue:
         Raises:
             StepLedgerWriteError: this write, or that of an earlier outcome, failed.
         """
+        told = await asyncio.shield(self.ask(op))
+        self.raise_failure()
+        return told
+
+    def ask(self, op: StepOp) -> asyncio.Future[StepAnswer]:
+        """Queue an op and write at once; the future has its answer, for callers that must hear it when cancelled."""
         answer: asyncio.Future[StepAnswer] = asyncio.get_running_loop().create_future()
         self._entries.append(_Entry(op, answer))
         self._start()
-        told = await asyncio.shield(answer)
-        self.raise_failure()
-        return told
+        return answer
 
     def put(self, op: StepOp) -> None:
         """Queue an op that may linger."""
@@ -77,10 +81,20 @@ class StepQueue:
     async def _write_all(self) -> None:
         try:
             while self._entries:
-                batch, self._entries = self._entries, []
-                await self._write(batch)
+                await self._write(self._take())
         finally:
             self._writing = None
+
+    def _take(self) -> list[_Entry]:
+        """Take what waits, up to a second op of one step: a heartbeat, say, and the outcome that overtook it."""
+        seen: set[str] = set()
+        for number, entry in enumerate(self._entries):
+            if entry.op.step_id in seen:
+                batch, self._entries = self._entries[:number], self._entries[number:]
+                return batch
+            seen.add(entry.op.step_id)
+        batch, self._entries = self._entries, []
+        return batch
 
     async def _write(self, batch: Sequence[_Entry]) -> None:
         try:
@@ -93,6 +107,8 @@ class StepQueue:
             for entry in batch:
                 if entry.answer is not None and not entry.answer.done():
                     entry.answer.set_exception(failure)
+                    # Who asked may have been cancelled; whoever still waits hears it all the same.
+                    entry.answer.exception()
             return
         for entry, answer in zip(batch, answers, strict=True):
             if entry.answer is None:

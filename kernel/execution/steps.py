@@ -19,7 +19,7 @@ from kernel.execution.durations import Duration, parse_duration
 from kernel.execution.ledger import StepOp, StepRow
 from kernel.execution.outcome import error_text, failure_of
 from kernel.execution.step_calls import call, decode, encode
-from kernel.execution.step_execution import StepExecution, StepUse, Suspension
+from kernel.execution.step_execution import StepExecution, StepUse, Suspension, consists_of, is_cancelled
 from kernel.execution.step_options import OnReclaim, RunOptions, external_key, run_options
 from kernel.step_errors import (
     StepError,
@@ -27,6 +27,7 @@ from kernel.step_errors import (
     StepResultNotSerializableError,
     StepTimeoutError,
     error_type_of,
+    stored_error,
 )
 
 logger = logging.getLogger(__name__)
@@ -113,26 +114,8 @@ class Steps(StepExecution):
         use = await self._use(id, "run")
         if use.row is not None and self._is_ended(use.row):
             return self._ended(use.row, model)
-        key = external_key(self._owner, use.step_id)
-        claim_id = uuid4()
-        answer = await self._write(
-            self._op(
-                "claim",
-                use,
-                claim_id=claim_id,
-                lease_s=options.lease_s,
-                external_key=key,
-                on_reclaim=options.on_reclaim,
-                stage_attempt=self._owner.stage_attempt,
-            )
-        )
-        row = self._row_of(answer, use)
-        if answer.verdict != "mine":
-            if self._is_ended(row):
-                return self._ended(row, model)
-            raise self._suspended(use)
-        # In a task of its own: a sibling that suspends cancels this call, but never the effect under way.
-        task = asyncio.get_running_loop().create_task(self._execute(_Claimed(use, fn, options, row, claim_id, model)))
+        # In a task of its own: a sibling that suspends cancels this call, but never a claim or an effect under way.
+        task = asyncio.get_running_loop().create_task(self._claim(use, fn, options, model))
         self._in_flight[task] = monotonic() + options.lease_s
         task.add_done_callback(self._landed)
         return await asyncio.shield(task)
@@ -143,6 +126,7 @@ class Steps(StepExecution):
         use = await self._use(id, "sleep")
         row = use.row or await self._open(use, delay_s=delay_s)
         if self._is_ended(row):
+            self._ended(row, None)
             return
         assert row.due_at is not None
         if row.due_at > self._now(row):
@@ -203,10 +187,46 @@ class Steps(StepExecution):
 
     # -- one step -----------------------------------------------------------------------------------------------------
 
+    async def _claim(self, use: StepUse, fn: Callable[..., Any], options: RunOptions, model: Any) -> Any:
+        claim_id = uuid4()
+        asked = self._queue.ask(
+            self._op(
+                "claim",
+                use,
+                claim_id=claim_id,
+                lease_s=options.lease_s,
+                external_key=external_key(self._owner, use.step_id),
+                on_reclaim=options.on_reclaim,
+                stage_attempt=self._owner.stage_attempt,
+            )
+        )
+        try:
+            answer = await asyncio.shield(asked)
+            self._queue.raise_failure()
+            is_stopped = self._abort.aborted or self._state.is_abandoned
+        except asyncio.CancelledError:
+            answer, is_stopped = await asked, True
+        if answer.verdict == "mine" and is_stopped:
+            # Nothing has begun under it: the step is as it was, for whoever goes on.
+            assert answer.row is not None
+            claim = {"attempt": answer.row.attempt, "claim_id": claim_id}
+            self._queue.put(self._op("outcome", use, **claim, status="pending", delay_s=0.0))
+            self._abort.raise_if_aborted()
+            raise Suspension
+        self._check(answer)
+        row = self._row_of(answer, use)
+        if answer.verdict == "mine":
+            return await self._execute(_Claimed(use, fn, options, row, claim_id, model))
+        if self._is_ended(row):
+            return self._ended(row, model)
+        raise self._suspended(use)
+
     async def _execute(self, claimed: _Claimed) -> Any:
         began = monotonic()
+        self._hold(claimed.options.lease_s)
         use, options, row = claimed.use, claimed.options, claimed.row
         claim = {"attempt": row.attempt, "claim_id": claimed.claim_id}
+        own = asyncio.current_task()
         threads: list[Any] = []
 
         def on_thread(future: Any) -> None:
@@ -219,25 +239,24 @@ class Steps(StepExecution):
             )
             if answer.verdict != "done":
                 raise StepLeaseLostError(use.step_id, "another execution has taken it over")
+            self._hold(options.lease_s, own)
 
         step = Step(use.step_id, str(row.external_key), row.attempt, row.is_reclaim, self._abort, beat)
         beating = self._beating(beat, options.heartbeat_s)
         try:
             text = encode(use.step_id, await call(claimed.fn, step, self.threads, on_thread))
             value = decode(use.step_id, text, claimed.model)
-        except Suspension:
-            raise
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or not task.cancelling():
-                await self._failed(use, options, row, claim, error)
-            elif all(future.done() for future in threads):
-                # It has verifiably ended: whoever goes on need not wait for its lease.
-                self._queue.put(self._op("outcome", use, **claim, status="running", lease_s=0.0))
-            raise
         except BaseException as error:
+            if is_cancelled(error):
+                if all(future.done() for future in threads):
+                    # It has verifiably ended: whoever goes on need not wait for its lease.
+                    self._queue.put(self._op("outcome", use, **claim, status="running", lease_s=0.0))
+                raise
             await self._failed(use, options, row, claim, error)
-            raise
+            if isinstance(error, Exception):
+                raise
+            # What ends a process, a task or a generator ends this step only, and is what a replay raises.
+            raise stored_error(use.step_id, error_text(error), error_type_of(error)) from error
         finally:
             if beating is not None:
                 beating.cancel()
@@ -247,10 +266,18 @@ class Steps(StepExecution):
     async def _failed(
         self, use: StepUse, options: RunOptions, row: StepRow, claim: dict[str, Any], error: BaseException
     ) -> None:
+        if consists_of(error, Suspension):
+            # A step inside of this one waits: this one is run again when that one has ended.
+            self._queue.put(self._op("outcome", use, **claim, status="pending", delay_s=0.0))
+            raise Suspension from None
+        if consists_of(error, StageAbortedError) and self._abort.reason in ("shutdown", "lease-lost"):
+            # It was told to leave, which is no failure, and has: whoever goes on need not wait for its lease.
+            self._queue.put(self._op("outcome", use, **claim, status="running", lease_s=0.0))
+            return
         failures = row.failures + 1
         failed = {**claim, "error": error_text(error), "error_type": error_type_of(error), "failures": failures}
         is_final = isinstance(error, StepResultNotSerializableError) or not failure_of(error).retryable
-        if failures > options.retries or is_final or self._abort.aborted:
+        if failures > options.retries or is_final or self._abort.reason == "cancelled":
             await self._record(self._op("outcome", use, **failed, status="failed"), 0.0, 0.0)
             return
         delay_s = options.delay_s(failures)
@@ -283,9 +310,9 @@ class Steps(StepExecution):
         try:
             value = await call(how.poll, step, self.threads, self.on_thread)
             is_ready = how.ready(value)
-        except (Suspension, asyncio.CancelledError, StageAbortedError):
-            raise
-        except Exception as error:  # noqa: BLE001 - a poll is foreign code; it is tried again
+        except BaseException as error:
+            if is_cancelled(error) or consists_of(error, Suspension) or consists_of(error, StageAbortedError):
+                raise
             failures = row.failures + 1
             level = logging.DEBUG if failures <= QUIET_FAILURES else logging.WARNING
             logger.log(level, "poll_failed", extra={"step_id": use.step_id, "error": type(error).__name__})

@@ -16,7 +16,6 @@ from kernel.definition.workflow import workflow
 from kernel.errors import StageAbortedError, StepsNeedAsyncStageError, Terminal
 from kernel.execution.abort import AbortSignal
 from kernel.execution.context import StageContext
-from kernel.execution.journal import StageJournal
 from kernel.execution.ledger import StepAnswer, StepOp, StepOwner, StepRow
 from kernel.execution.outcome import StageCompleted, StageFailed
 from kernel.execution.stage_runner import StageInvocation, run_stage, run_when
@@ -320,7 +319,7 @@ async def test_steps_need_a_coroutine_function(threads: ThreadPoolExecutor) -> N
         return ctx.step is steps
 
     owner = StepOwner(UUID(int=1), Fence(UUID(int=2), "durable", 1, datetime.now(UTC)), 1, 0, is_first=True)
-    steps = Steps(NoLedger(), owner, AbortSignal(), StageJournal())
+    steps = Steps(NoLedger(), owner, AbortSignal())
     assert await run_stage(invocation(plain, steps=steps), threads) == StageCompleted('"fine"')
     assert await run_stage(invocation(durable, steps=steps)) == StageCompleted("true")
 

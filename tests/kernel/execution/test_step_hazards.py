@@ -1,0 +1,477 @@
+"""What bodies and their surroundings do to steps at the worst moment: cancel, fail, exit, beat, nest, come late."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from kernel import StageContext, StageFailed, StageSuspended, StepLeaseLostError
+from tenancy import Database
+from tests.kernel.conftest import Look
+from tests.support.stagehand import Act, Stagehand
+from tests.support.waiting import until
+
+Make = Callable[..., Stagehand]
+
+
+@pytest.fixture
+def make(database: Database, tenant: UUID) -> Make:
+    return lambda body, **options: Stagehand(database, tenant, body, **options)
+
+
+async def steps_of(look: Look, run_id: UUID) -> dict[str, dict[str, Any]]:
+    rows = await look("select * from tenantry.workflow_steps where run_id = %s", run_id)
+    return {row["step_id"]: row for row in rows}
+
+
+async def output_of(look: Look, run_id: UUID) -> Any:
+    (row,) = await look("select status, output, error from tenantry.workflow_runs where run_id = %s", run_id)
+    assert row["status"] == "COMPLETED", row
+    return row["output"]
+
+
+# -- steps side by side -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["gather", "group"])
+async def test_a_claim_under_way_when_a_sibling_suspends_is_executed_and_recorded_before_the_settle(
+    make: Make, look: Look, how: str
+) -> None:
+    """Else the row would stay under its lease with nobody at work, or the body run after the stage was parked."""
+    calls: Counter[str] = Counter()
+    rounds: list[int] = []
+
+    async def body(ctx: StageContext[Any]) -> Any:
+        rounds.append(1)
+        first = ctx.step.wait_for_signal("approve", timeout="7d")
+        if len(rounds) == 1:
+            return await first
+        second = ctx.step.run("charge", lambda: calls.update(["charge"]))
+        if how == "gather":
+            return (await asyncio.gather(first, second))[0]
+        async with asyncio.TaskGroup() as tasks:
+            made = [tasks.create_task(step) for step in (first, second)]
+        return made[0].result()
+
+    hand = make(body)
+    run_id = await hand.start()
+    await hand.go()
+    is_suspended = asyncio.Event()
+
+    async def around(ops: Any, write: Any) -> Any:
+        if any(op.op == "claim" for op in ops):
+            asyncio.get_running_loop().call_later(0.05, is_suspended.set)
+            await is_suspended.wait()
+        return await write()
+
+    hand.around = around
+    hand.clock.advance(minutes=6)
+    assert (await hand.go()).stage_status == "SUSPENDED"
+    steps = await steps_of(look, run_id)
+    assert (steps["charge"]["status"], calls["charge"]) == ("completed", 1)
+    await hand.signal(run_id, "approve", "yes")
+    await hand.go()
+    assert await output_of(look, run_id) == "yes"
+    assert calls["charge"] == 1
+
+
+async def test_a_failure_is_settled_after_the_outcomes_of_the_steps_in_flight(make: Make, look: Look) -> None:
+    has_begun = asyncio.Event()
+
+    async def body(ctx: StageContext[Any]) -> Any:
+        async def slow() -> str:
+            has_begun.set()
+            await asyncio.sleep(0.05)
+            return "slow"
+
+        async def broken() -> None:
+            await has_begun.wait()
+            raise LookupError("broken")
+
+        await asyncio.gather(ctx.step.run("slow", slow), ctx.step.run("broken", broken))
+
+    hand = make(body)
+    run_id = await hand.start()
+    settled = await hand.go()
+    assert (settled.stage_status, settled.error) == ("PENDING", "LookupError: broken")
+    steps = await steps_of(look, run_id)
+    assert {name: row["status"] for name, row in steps.items()} == {"slow": "completed", "broken": "failed"}
+
+
+@pytest.mark.parametrize("order", ["wait-first", "twice-first"])
+async def test_a_duplicate_key_beats_a_suspension_beside_it(make: Make, look: Look, order: str) -> None:
+    async def body(ctx: StageContext[Any]) -> Any:
+        twice = [ctx.step.run("same", lambda: 1), ctx.step.wait_for_signal("same", timeout="1h")]
+        wait = ctx.step.sleep("rest", "1h")
+        await asyncio.gather(*([wait, *twice] if order == "wait-first" else [*twice, wait]))
+
+    hand = make(body)
+    await hand.start()
+    settled = await hand.go()
+    assert (settled.stage_status, settled.run_status) == ("FAILED", "FAILED")
+    assert "DuplicateStepKeyError" in str(settled.error)
+    assert "as run and as signal" in str(settled.error)
+
+
+async def test_a_step_asked_for_after_the_stage_has_concluded_starts_nothing(make: Make, look: Look) -> None:
+    calls: list[str] = []
+    late: list[asyncio.Task[Any]] = []
+    go_on = asyncio.Event()
+
+    async def body(ctx: StageContext[Any]) -> Any:
+        async def afterwards() -> None:
+            await go_on.wait()
+            await ctx.step.run("late", lambda: calls.append("late"))
+
+        late.append(asyncio.create_task(afterwards()))
+        return "done"
+
+    hand = make(body)
+    run_id = await hand.start()
+    await hand.go()
+    go_on.set()
+    await asyncio.wait(late)
+    assert not isinstance(late[0].exception(), Exception), "control flow, not an error"
+    assert calls == []
+    assert await steps_of(look, run_id) == {}
+
+
+async def test_a_heartbeat_that_nobody_awaits_does_not_cost_the_outcome(make: Make, look: Look) -> None:
+    """Both wait for the write under way; one statement takes each step only once."""
+    beats: list[asyncio.Task[None]] = []
+    has_begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def body(ctx: StageContext[Any]) -> Any:
+        async def charge(step: Any) -> str:
+            has_begun.set()
+            await go_on.wait()
+            beats.append(asyncio.create_task(step.heartbeat()))
+            await asyncio.sleep(0)
+            return "charged"
+
+        async def other() -> str:
+            await has_begun.wait()
+            return await ctx.step.run("other", lambda: "other")
+
+        return await asyncio.gather(ctx.step.run("charge", charge), other())
+
+    hand = make(body)
+    run_id = await hand.start()
+
+    async def around(ops: Any, write: Any) -> Any:
+        if any(op.op == "claim" and op.step_id == "other" for op in ops):
+            go_on.set()
+            await asyncio.sleep(0.03)
+        return await write()
+
+    hand.around = around
+    settled = await hand.go()
+    assert settled.stage_status == "COMPLETED"
+    await asyncio.gather(*beats)
+    assert await output_of(look, run_id) == ["charged", "other"]
+    assert {row["status"] for row in (await steps_of(look, run_id)).values()} == {"completed"}
+
+
+# -- what functions raise ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
+@pytest.mark.parametrize("how", ["coroutine", "thread", "gather"])
+async def test_a_function_that_exits_or_cancels_fails_its_step_and_nothing_else(
+    make: Make, look: Look, kind: type[BaseException], how: str
+) -> None:
+    seen: list[str] = []
+
+    async def body(ctx: StageContext[Any]) -> Any:
+        def leave() -> None:
+            raise kind("by a step")
+
+        async def leave_async() -> None:
+            raise kind("by a step")
+
+        try:
+            if how == "gather":
+                await asyncio.gather(ctx.step.run("leave", leave_async), ctx.step.run("other", lambda: 1))
+            else:
+                await ctx.step.run("leave", leave if how == "thread" else leave_async)
+        except Exception as error:  # noqa: BLE001
+            seen.append(f"{type(error).__name__}: {error}")
+        await ctx.step.sleep("rest", "1m")
+
+    hand = make(body)
+    run_id = await hand.start()
+    assert (await hand.go()).stage_status == "SUSPENDED"
+    step = (await steps_of(look, run_id))["leave"]
+    assert (step["status"], step["error"]) == ("failed", f"{kind.__name__}: by a step")
+    assert (await hand.later(minutes=2)).stage_status == "COMPLETED"
+    assert len(seen) == 2
+    assert seen[0] == seen[1], "a replay raises what the first execution did"
+
+
+class Unpicklable(Exception):  # noqa: N818
+    """Cannot be copied, sent or shown."""
+
+    def __init__(self, one: int, *, two: int) -> None:
+        super().__init__(one)
+        self.two = two
+
+    def __reduce__(self) -> Any:
+        raise TypeError("no")
+
+    def __str__(self) -> str:
+        return f"two is {self.two}"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("a\0b"),
+        ValueError("a\ud800b"),
+        Unpicklable(1, two=2),
+        ValueError("x" * 5_000_000),
+        ExceptionGroup("many", [ValueError("one"), LookupError("two")]),
+        StopIteration("three"),
+    ],
+    ids=["nul", "surrogate", "unpicklable", "long", "group", "stop"],
+)
+async def test_any_exception_is_recorded_and_raised_again(make: Make, look: Look, error: Exception) -> None:
+    seen: list[str] = []
+
+    async def body(ctx: StageContext[Any]) -> Any:
+        def broken() -> None:
+            raise error
+
+        try:
+            await ctx.step.run("broken", broken)
+        except Exception as raised:  # noqa: BLE001
+            seen.append(str(raised))
+        await ctx.step.sleep("rest", "1m")
+
+    hand = make(body)
+    run_id = await hand.start()
+    assert (await hand.go()).stage_status == "SUSPENDED"
+    step = (await steps_of(look, run_id))["broken"]
+    assert step["status"] == "failed"
+    assert 0 < len(step["error"].encode()) <= 8192
+    assert (await hand.later(minutes=2)).stage_status == "COMPLETED"
+    assert len(seen) == 2
+
+
+async def test_a_step_that_waits_inside_of_a_steps_function_gives_the_outer_claim_back(make: Make, look: Look) -> None:
+    calls: Counter[str] = Counter()
+
+    async def body(ctx: StageContext[Any]) -> Any:
+        async def outer() -> str:
+            calls["outer"] += 1
+            await ctx.step.run("inner", lambda: calls.update(["inner"]))
+            await ctx.step.sleep("rest", "1m")
+            return "outer"
+
+        return await ctx.step.run("outer", outer, on_reclaim="fail")
+
+    hand = make(body)
+    run_id = await hand.start()
+    assert (await hand.go()).stage_status == "SUSPENDED"
+    steps = await steps_of(look, run_id)
+    assert (steps["outer"]["status"], steps["inner"]["status"]) == ("pending", "completed")
+    await hand.later(minutes=2)
+    assert await output_of(look, run_id) == "outer"
+    assert calls == {"outer": 2, "inner": 1}
+    assert (await steps_of(look, run_id))["outer"]["is_reclaim"] is False
+
+
+# -- timeouts, aborts, stops ------------------------------------------------------------------------------------------
+
+
+async def test_a_timeout_around_a_step_leaves_it_to_end_and_be_recorded(make: Make, look: Look) -> None:
+    async def body(ctx: StageContext[Any]) -> Any:
+        async def slow() -> str:
+            await asyncio.sleep(0.1)
+            return "slow"
+
+        try:
+            async with asyncio.timeout(0.05):
+                return await ctx.step.run("slow", slow)
+        except TimeoutError:
+            return "too late"
+
+    hand = make(body)
+    run_id = await hand.start()
+    await hand.go()
+    assert await output_of(look, run_id) == "too late"
+    assert (await steps_of(look, run_id))["slow"]["status"] == "completed"
+
+
+async def test_a_stage_that_times_out_with_a_step_in_flight_records_the_step_first(make: Make, look: Look) -> None:
+    calls: Counter[str] = Counter()
+
+    async def body(ctx: StageContext[Any]) -> Any:
+        async def slow() -> str:
+            calls["slow"] += 1
+            await asyncio.sleep(0.15)
+            return "slow"
+
+        return await ctx.step.run("slow", slow)
+
+    hand = make(body, timeout="100ms")
+    run_id = await hand.start()
+    settled = await hand.go()
+    assert (settled.stage_status, "StageTimeoutError" in str(settled.error)) == ("PENDING", True)
+    assert (await steps_of(look, run_id))["slow"]["status"] == "completed"
+    await hand.later(seconds=10)
+    assert await output_of(look, run_id) == "slow"
+    assert calls["slow"] == 1
+
+
+@pytest.mark.parametrize("reason", ["shutdown", "lease-lost"])
+async def test_a_step_that_heeds_an_abort_has_not_failed_and_gives_its_lease_back(
+    make: Make, look: Look, reason: Any
+) -> None:
+    """Its worker stops, or has lost the stage: whoever goes on runs the step again, at once."""
+    calls: Counter[str] = Counter()
+
+    async def body(ctx: StageContext[Any]) -> Any:
+        async def heeding(step: Any) -> str:
+            calls["heeding"] += 1
+            if calls["heeding"] == 1:
+                await step.abort_signal.wait()
+                step.abort_signal.raise_if_aborted()
+            return "heeded"
+
+        return await ctx.step.run("heeding", heeding)
+
+    hand = make(body)
+    run_id = await hand.start()
+    act = Act(await hand.lease())
+    performing = asyncio.create_task(hand.perform(act.job, act))
+    await until(lambda: calls["heeding"] == 1, "the step runs")
+    act.abort.abort(reason)
+    await performing
+    await hand.write(*act.settlement.steps)
+    step = (await steps_of(look, run_id))["heeding"]
+    assert (step["status"], step["error"]) == ("running", None)
+    await hand.reap()
+    await hand.go()
+    assert await output_of(look, run_id) == "heeded"
+    assert calls["heeding"] == 2
+
+
+@pytest.mark.parametrize("where", ["in the body", "while it concludes"])
+async def test_a_cancelled_execution_gives_back_the_leases_of_steps_that_have_ended(
+    make: Make, look: Look, where: str
+) -> None:
+    has_begun = asyncio.Event()
+
+    async def body(ctx: StageContext[Any]) -> Any:
+        async def endless() -> None:
+            has_begun.set()
+            await asyncio.Event().wait()
+
+        if where == "in the body":
+            await ctx.step.run("endless", endless)
+        else:
+            await asyncio.gather(ctx.step.run("endless", endless), ctx.step.sleep("rest", "1h"))
+
+    hand = make(body)
+    run_id = await hand.start()
+    act = Act(await hand.lease())
+    performing = asyncio.create_task(hand.perform(act.job, act))
+    await has_begun.wait()
+    if where != "in the body":
+        await until(lambda: _has(look, run_id, "rest"), "the sleep is stored")
+        await asyncio.sleep(0.02)
+    performing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await performing
+    assert act.steps is not None
+    await hand.write(*act.steps.remaining)
+    (row,) = await look(
+        "select status, lease_expires_at <= tenantry.now() as is_over from tenantry.workflow_steps"
+        " where run_id = %s and step_id = 'endless'",
+        run_id,
+    )
+    assert row == {"status": "running", "is_over": True}
+
+
+async def _has(look: Look, run_id: UUID, step_id: str) -> bool:
+    return step_id in await steps_of(look, run_id)
+
+
+# -- leases -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_heartbeat_extends_the_lease_until_another_execution_has_the_step(make: Make, look: Look) -> None:
+    errors: list[str] = []
+    go_on = [asyncio.Event(), asyncio.Event()]
+    beaten = asyncio.Event()
+    calls: list[int] = []
+
+    async def body(ctx: StageContext[Any]) -> Any:
+        async def charge(step: Any) -> int:
+            calls.append(step.attempt)
+            if step.attempt == 1:
+                await go_on[0].wait()
+                await step.heartbeat()
+                beaten.set()
+                await go_on[1].wait()
+                try:
+                    await step.heartbeat()
+                except StepLeaseLostError as error:
+                    errors.append(error.step_id)
+                    raise
+            return int(step.attempt)
+
+        return await ctx.step.run("charge", charge, lease="1m")
+
+    first = make(body)
+    second = first.second()
+    run_id = await first.start()
+    performing = asyncio.create_task(first.perform(await first.lease()))
+    await until(lambda: len(calls) == 1, "the step runs")
+    before = (await steps_of(look, run_id))["charge"]["lease_expires_at"]
+    first.clock.advance(seconds=50)
+    go_on[0].set()
+    await beaten.wait()
+    after = (await steps_of(look, run_id))["charge"]["lease_expires_at"]
+    assert 49 < (after - before).total_seconds() < 60
+    await first.reap()
+    first.clock.advance(seconds=61)
+    await second.go()
+    go_on[1].set()
+    act = await performing
+    assert (await first.conclude(act)).status == "superseded"
+    assert errors == ["charge"]
+    assert await output_of(look, run_id) == 2
+
+
+@pytest.mark.parametrize("how", ["coroutine", "thread"])
+async def test_a_heartbeat_on_a_timer_keeps_a_long_step_its_own(make: Make, look: Look, how: str) -> None:
+    async def body(ctx: StageContext[Any]) -> Any:
+        async def long() -> str:
+            await asyncio.sleep(0.5)
+            return "long"
+
+        return await ctx.step.run(
+            "long", long if how == "coroutine" else lambda: time.sleep(0.5) or "long", lease="300ms", heartbeat="50ms"
+        )
+
+    hand = make(body)
+    run_id = await hand.start()
+    beats: Counter[str] = Counter()
+
+    async def around(ops: Any, write: Any) -> Any:
+        beats.update(str(op.values.get("status")) for op in ops if op.op == "outcome")
+        return await write()
+
+    hand.around = around
+    act = await hand.perform(await hand.lease())
+    assert not isinstance(act.outcome, StageFailed | StageSuspended)
+    await hand.conclude(act)
+    assert await output_of(look, run_id) == "long"
+    assert beats["running"] >= 5
+    step = (await steps_of(look, run_id))["long"]
+    assert (step["status"], step["attempt"]) == ("completed", 1)
