@@ -13,6 +13,7 @@ from typing import Any, cast
 from kernel.execution.abort import AbortSignal
 from kernel.execution.ledger import Ledger, StepAnswer, StepKind, StepOp, StepOwner, StepRow, Wait
 from kernel.execution.outcome import StageCompleted, StageOutcome, StageSuspended, failure_of
+from kernel.execution.script import ScriptedEnd, StepScript
 from kernel.execution.step_calls import decode
 from kernel.execution.step_options import check_step_id
 from kernel.execution.step_queue import StepQueue
@@ -71,6 +72,7 @@ class StepExecution:
         linger_s: float | None = DEFAULT_LINGER_S,
     ) -> None:
         """`linger_s`: how long an outcome may wait for what follows it; None writes it before the step returns."""
+        self.script: StepScript | None = None
         self.threads: Executor | None = None
         self.on_thread: Callable[[Any], None] = lambda _future: None
         self._ledger = ledger
@@ -163,6 +165,9 @@ class StepExecution:
         if row.seq is not None and row.seq != seq and not self._state.has_warned:
             self._state.has_warned = True
             logger.warning("step_order_changed", extra={"step_id": row.step_id, "was": row.seq, "now": seq})
+
+    def _scripted(self, use: StepUse) -> ScriptedEnd | None:
+        return None if self.script is None else self.script.end_of(use.step_id, use.kind)
 
     def _is_ended(self, row: StepRow) -> bool:
         """Whether the row is an answer; a `run` that failed in an earlier attempt of the stage is open again."""

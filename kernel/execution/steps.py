@@ -18,6 +18,7 @@ from kernel.execution.abort import AbortSignal
 from kernel.execution.durations import Duration, parse_duration
 from kernel.execution.ledger import StepOp, StepRow
 from kernel.execution.outcome import error_text, failure_of
+from kernel.execution.script import ScriptedEnd
 from kernel.execution.step_calls import call, decode, encode
 from kernel.execution.step_execution import StepExecution, StepUse, Suspension, consists_of, is_cancelled
 from kernel.execution.step_options import OnReclaim, RunOptions, external_key, run_options
@@ -129,6 +130,9 @@ class Steps(StepExecution):
             self._ended(row, None)
             return
         assert row.due_at is not None
+        if (scripted := self._scripted(use)) is not None:
+            await self._end_as(use, scripted, None)
+            return
         if row.due_at > self._now(row):
             raise self._suspended(use)
         self._queue.put(self._op("resolve", use, status="completed", result="null"))
@@ -159,6 +163,8 @@ class Steps(StepExecution):
         self._abort.raise_if_aborted()
         if row.due_at is not None and row.due_at > self._now(row):
             raise self._suspended(use)
+        if (scripted := self._scripted(use)) is not None:
+            return await self._end_as(use, scripted, None)
         return await self._poll_once(use, row, _Poll(poll, ready, every_s, backoff_s))
 
     async def wait_for_signal(
@@ -183,6 +189,8 @@ class Steps(StepExecution):
         if self._is_ended(row):
             return self._ended(row, model)
         self._abort.raise_if_aborted()
+        if (scripted := self._scripted(use)) is not None:
+            return await self._end_as(use, scripted, model)
         raise self._suspended(use)
 
     # -- one step -----------------------------------------------------------------------------------------------------
@@ -244,7 +252,9 @@ class Steps(StepExecution):
         step = Step(use.step_id, str(row.external_key), row.attempt, row.is_reclaim, self._abort, beat)
         beating = self._beating(beat, options.heartbeat_s)
         try:
-            text = encode(use.step_id, await call(claimed.fn, step, self.threads, on_thread))
+            scripted = self._scripted(use)
+            function = claimed.fn if scripted is None else scripted.play
+            text = encode(use.step_id, await call(function, step, self.threads, on_thread))
             value = decode(use.step_id, text, claimed.model)
         except BaseException as error:
             if is_cancelled(error):
@@ -324,6 +334,18 @@ class Steps(StepExecution):
         text = encode(use.step_id, value)
         self._queue.put(self._op("resolve", use, status="completed", result=text))
         return decode(use.step_id, text, None)
+
+    async def _end_as(self, use: StepUse, scripted: ScriptedEnd, model: Any) -> Any:
+        """End a wait as the script says; whoever ended it meanwhile comes first."""
+        error = scripted.error
+        if error is None:
+            values = {"status": "completed", "result": encode(use.step_id, scripted.value)}
+        else:
+            values = {"status": "failed", "error": error_text(error), "error_type": error_type_of(error)}
+        row = self._row_of(await self._write(self._op("resolve", use, **values)), use)
+        if error is not None and row.status == "failed":
+            raise error
+        return self._ended(row, model)
 
     async def _open(self, use: StepUse, **values: Any) -> StepRow:
         answer = await self._write(self._op("open", use, stage_attempt=self._owner.stage_attempt, **values))
