@@ -53,7 +53,7 @@ class ApiClient:
     """An async context manager that speaks for one API key. Paths begin with a slash.
 
     A request whose connection breaks is sent again, up to five times in all, so every request made here must bear it:
-    reads do, a cancel does, and a start carries an idempotency key.
+    reads do, a cancel and a signal do, and a start carries an idempotency key.
     """
 
     def __init__(self, url: str, key: str) -> None:

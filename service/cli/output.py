@@ -27,6 +27,10 @@ STYLES = {
     "deleting": "red",
     "CANCELLED": "red",
     "SKIPPED": "dim",
+    "completed": "green",
+    "running": "cyan",
+    "pending": "yellow",
+    "failed": "bold red",
 }
 
 
@@ -72,6 +76,12 @@ def print_fields(fields: Mapping[str, Any]) -> None:
     for name, value in fields.items():
         table.add_row(name.replace("_", " "), cell(value))
     console().print(table)
+
+
+def wait_of(stage: Mapping[str, Any]) -> str | None:
+    """Return what a suspended stage waits for, as a person reads it: `signal approve`."""
+    wait = stage.get("waiting_for")
+    return None if wait is None else f"{wait['kind']} {wait['step_id']}"
 
 
 def cell(value: object) -> Text:

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
@@ -11,13 +11,14 @@ import orjson
 import typer
 
 from service.cli.client import PAGE, ApiClient, ApiError
-from service.cli.output import Json, print_fields, print_json, print_table
+from service.cli.output import Json, print_fields, print_json, print_table, tell, wait_of
 from service.cli.watching import watch_run
 
 T = TypeVar("T")
-app = typer.Typer(help="Runs: start, list, show, watch, cancel.", no_args_is_help=True)
+app = typer.Typer(help="Runs: start, list, show, watch, signal, cancel.", no_args_is_help=True)
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
 NOT_FOUND = 404
+STEPS_SHOWN = 50
 
 
 @app.command("start")
@@ -31,7 +32,7 @@ def start(  # noqa: PLR0913 - one parameter an option
     json: Json = False,
 ) -> None:
     """Start a run of a workflow."""
-    body: dict[str, Any] = {"workflow": workflow, "input": _payload(input_)}
+    body: dict[str, Any] = {"workflow": workflow, "input": _payload(input_, "--input")}
     if priority is not None:
         body["priority"] = priority
     if tag:
@@ -49,21 +50,8 @@ def list_(
     json: Json = False,
 ) -> None:
     """List runs, newest first."""
-
-    async def run(client: ApiClient) -> list[dict[str, Any]]:
-        filters = {"status": status, "workflow": workflow, "tag": tag}
-        found: list[dict[str, Any]] = []
-        cursor = None
-        while len(found) < limit:
-            size = min(PAGE, limit - len(found))
-            page = await client.get("/v1/runs", {**filters, "limit": size, "cursor": cursor})
-            found += page["data"]
-            cursor = page["next_cursor"]
-            if cursor is None:
-                break
-        return found
-
-    found = _ask(run)
+    filters = {"status": status, "workflow": workflow, "tag": tag}
+    found = _ask(lambda client: _pages(client, "/v1/runs", limit, filters))
     if json:
         print_json(found)
     else:
@@ -72,9 +60,38 @@ def list_(
 
 @app.command("show")
 def show(run: RunId, *, json: Json = False) -> None:
-    """Show a run with its stages."""
+    """Show a run with its stages, what the suspended ones wait for, and its first steps."""
     run_id = _run_id(run)
-    _show(_ask(lambda client: client.get_run(run_id)), json=json)
+    if json:
+        print_json(_ask(lambda client: client.get_run(run_id)))
+        return
+
+    async def look(client: ApiClient) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        found = await client.get_run(run_id)
+        return found, await _pages(client, f"/v1/runs/{run_id}/steps", STEPS_SHOWN + 1) if found["stages"] else []
+
+    found, its_steps = _ask(look)
+    _show(found, json=False)
+    if its_steps:
+        _show_steps(its_steps[:STEPS_SHOWN])
+    if len(its_steps) > STEPS_SHOWN:
+        tell(f"There are more: tenantry run steps {run_id}")
+
+
+@app.command("steps")
+def steps(
+    run: RunId,
+    *,
+    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 1000,
+    json: Json = False,
+) -> None:
+    """List the durable steps of a run, oldest first; their results with --json."""
+    run_id = _run_id(run)
+    found = _ask(lambda client: _pages(client, f"/v1/runs/{run_id}/steps", limit))
+    if json:
+        print_json(found)
+    else:
+        _show_steps(found)
 
 
 @app.command("watch")
@@ -103,12 +120,47 @@ def cancel(
     _show(_ask(lambda client: client.post(f"/v1/runs/{run_id}/cancel", body)), json=json)
 
 
+@app.command("signal")
+def signal(
+    run: RunId,
+    stage: Annotated[str, typer.Argument(metavar="STAGE", help="The stage's id.")],
+    step: Annotated[str, typer.Argument(metavar="STEP", help="The id of the step that waits, or will wait.")],
+    *,
+    payload: Annotated[str, typer.Option(metavar="JSON|@FILE", help="What the step returns; @- reads it from stdin.")],
+    json: Json = False,
+) -> None:
+    """Signal a waiting step. Only the first signal of a step counts."""
+    run_id = _run_id(run)
+    body = {"stage_id": stage, "step_id": step, "payload": _payload(payload, "--payload")}
+    answer = _ask(lambda client: client.post(f"/v1/runs/{run_id}/signals", body))
+    if json:
+        print_json(answer)
+    else:
+        print_fields(answer)
+
+
 def _ask(question: Callable[[ApiClient], Awaitable[T]]) -> T:
     async def run() -> T:
         async with ApiClient.from_environment() as client:
             return await question(client)
 
     return asyncio.run(run())
+
+
+async def _pages(
+    client: ApiClient, path: str, limit: int, filters: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """Return the first `limit` entries of a list, page by page."""
+    found: list[dict[str, Any]] = []
+    cursor = None
+    while len(found) < limit:
+        size = min(PAGE, limit - len(found))
+        page = await client.get(path, {**(filters or {}), "limit": size, "cursor": cursor})
+        found += page["data"]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    return found
 
 
 def _run_id(text: str) -> str:
@@ -120,7 +172,7 @@ def _run_id(text: str) -> str:
         raise ApiError(message, NOT_FOUND) from None
 
 
-def _payload(text: str) -> object:
+def _payload(text: str, option: str) -> object:
     try:
         if text == "@-":
             source = sys.stdin.buffer.read()
@@ -129,17 +181,28 @@ def _payload(text: str) -> object:
         return orjson.loads(source)
     except OSError as error:
         message = f"{text[1:]}: {error.strerror}"
-        raise typer.BadParameter(message, param_hint="--input") from None
+        raise typer.BadParameter(message, param_hint=option) from None
     except (orjson.JSONDecodeError, UnicodeEncodeError) as error:
         message = f"this is no JSON: {error}"
-        raise typer.BadParameter(message, param_hint="--input") from None
+        raise typer.BadParameter(message, param_hint=option) from None
 
 
 def _show(run: dict[str, Any], *, json: bool) -> None:
     if json:
         print_json(run)
         return
-    stages = run.get("stages") or []
     print_fields({key: value for key, value in run.items() if key != "stages"})
-    if stages:
-        print_table(stages, ("id", "group", "status", "attempt", "started_at", "completed_at", "error_message"))
+    if stages := run.get("stages"):
+        columns = ["id", "group", "status", "attempt", "started_at", "completed_at", "error_message"]
+        if any(stage.get("waiting_for") for stage in stages):
+            columns[4:4] = ["waiting_for", "until"]
+        print_table([{**stage, **_wait(stage)} for stage in stages], columns)
+
+
+def _wait(stage: Mapping[str, Any]) -> dict[str, Any]:
+    wait = stage.get("waiting_for")
+    return {} if wait is None else {"waiting_for": wait_of(stage), "until": wait["until"]}
+
+
+def _show_steps(found: list[dict[str, Any]]) -> None:
+    print_table(found, ("stage_id", "step_id", "kind", "status", "attempt", "external_key", "deadline_at", "error"))

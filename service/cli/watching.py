@@ -13,7 +13,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from service.cli.client import ApiClient, ApiError
-from service.cli.output import STYLES, console
+from service.cli.output import STYLES, console, wait_of
 
 TERMINAL = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
 _MARKS = {"COMPLETED": "✓", "RUNNING": "▶", "FAILED": "✗", "CANCELLED": "✗", "SKIPPED": "↷", "SUSPENDED": "◌"}
@@ -85,14 +85,16 @@ async def watch_run(client: ApiClient, run_id: str, *, quiet: bool = False) -> d
 
 
 def changes(watched: Watched, told: dict[str, str]) -> list[str]:
-    """Return a line for each status that is not in `told` yet, and remember it there."""
+    """Return a line for each status, and for each wait, that is not in `told` yet, and remember it there."""
     prefix = f"{watched.title}: " if watched.title else ""
     lines = []
     for stage in watched.run.get("stages") or []:
-        if told.get(stage["id"]) != stage["status"]:
-            told[stage["id"]] = stage["status"]
+        wait = wait_of(stage)
+        state = stage["status"] if wait is None else f"{stage['status']} (waits for {wait})"
+        if told.get(stage["id"]) != state:
+            told[stage["id"]] = state
             error = f" ({stage['error_message']})" if stage.get("error_message") else ""
-            lines.append(f"{prefix}{stage['id']} {stage['status']}{error}")
+            lines.append(f"{prefix}{stage['id']} {state}{error}")
     if told.get("") != watched.run["status"]:
         told[""] = watched.run["status"]
         error = f" ({watched.run['error']['message']})" if watched.run.get("error") else ""
@@ -131,6 +133,8 @@ def _row(stage: Mapping[str, Any], progress: Mapping[str, Any] | None) -> Table:
     if status == "RUNNING" and progress and isinstance(progress.get("fraction"), int | float):
         cells.append(ProgressBar(total=1.0, completed=float(progress["fraction"]), width=_BAR))
         cells.append(Text(str(progress.get("message") or ""), style="dim"))
+    elif (wait := wait_of(stage)) is not None:
+        cells.append(Text(f"waits for {wait}", style="dim"))
     elif stage.get("error_message"):
         cells.append(Text(str(stage["error_message"]), style="red"))
     row.add_row(*cells)

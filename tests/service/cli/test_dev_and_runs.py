@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -36,9 +37,16 @@ async def nap(ctx: StageContext, number: int) -> int:
     return number
 
 
+@stage("ask")
+async def ask(ctx: StageContext) -> dict:
+    await ctx.step.run("prepare", lambda: "prepared")
+    return await ctx.step.wait_for_signal("approve", timeout="1d")
+
+
 registry = Registry([
     workflow("doubling", input=int).pipe(double).build(),
     workflow("napping", input=int).pipe(nap).build(),
+    workflow("approving", input=dict).pipe(ask).build(),
 ])
 """
 WAIT = 60.0
@@ -140,6 +148,33 @@ def test_a_running_run_is_cancelled_and_a_finished_one_stays(development: Develo
     assert tenantry("run", "watch", run["id"], "--json").status == 1
 
 
+def test_a_waiting_run_is_shown_and_signalled(development: Development, tmp_path: Path) -> None:
+    tenantry = development.tenantry
+    run = tenantry("run", "start", "approving", "--input", "{}", "--json").json["id"]
+    deadline = time.monotonic() + WAIT
+    stages: list[dict[str, Any]] = []
+    while [stage["status"] for stage in stages] != ["SUSPENDED"]:
+        assert time.monotonic() < deadline, stages
+        stages = tenantry("run", "show", run, "--json").json["stages"]
+    assert stages[0]["waiting_for"]["step_id"] == "approve"
+    shown = tenantry("run", "show", run).out
+    assert "signal approve" in shown
+    assert "prepare" in shown
+    steps = tenantry("run", "steps", run, "--json").json
+    assert [(step["step_id"], step["result"]) for step in steps] == [("prepare", "prepared"), ("approve", None)]
+    assert "completed" in tenantry("run", "steps", run).out
+    assert len(tenantry("run", "steps", run, "--limit", "1", "--json").json) == 1
+    refused = tenantry("run", "signal", run, "nobody", "approve", "--payload", "1", "--json")
+    assert (refused.status, refused.out, "/stage_id" in refused.err) == (1, "", True)
+    refused = tenantry("run", "signal", run, "ask", "prepare", "--payload", "1", "--json")
+    assert (refused.status, refused.out, "conflict" in refused.err) == (1, "", True)
+    (tmp_path / "payload.json").write_text('{"by": "ada"}')
+    sent = tenantry("run", "signal", run, "ask", "approve", "--payload", f"@{tmp_path}/payload.json", "--json")
+    assert (sent.status, sent.json) == (0, {"signalled": True, "already_completed": False})
+    assert tenantry("run", "watch", run, "--json").json["output"] == {"by": "ada"}
+    assert tenantry("run", "signal", run, "ask", "approve", "--payload", "null").status == 1
+
+
 def test_input_comes_from_a_file_or_from_stdin(development: Development, tmp_path: Path) -> None:
     (tmp_path / "input.json").write_text("3")
     run = development.tenantry("run", "start", "doubling", "--input", f"@{tmp_path}/input.json", "--json").json
@@ -156,6 +191,9 @@ def test_input_comes_from_a_file_or_from_stdin(development: Development, tmp_pat
         (("run", "show", str(uuid4())), "not_found"),
         (("run", "watch", str(uuid4())), "not_found"),
         (("run", "show", "../tenant"), "no run"),
+        (("run", "steps", str(uuid4())), "not_found"),
+        (("run", "signal", str(uuid4()), "ask", "approve", "--payload", "null"), "not_found"),
+        (("run", "signal", "nothing", "ask", "approve", "--payload", "null"), "no run"),
         (("run", "list", "--status", "BOGUS"), "status"),
     ],
 )
