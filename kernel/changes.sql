@@ -1,5 +1,5 @@
 -- The writes of every command that moves a run, in one statement: so that one run and fifty cost the same, and a batch of
--- one is not planned anew each time. The function's text (migrations, 0002) says what each argument does; it is executed
+-- one is not planned anew each time. The function's text (the newest revision that has it) says what each argument does; it is executed
 -- with the runs' locks held, which is why it checks no state again.
 
 -- name: write
