@@ -1,0 +1,3 @@
+-- name: now
+-- The engine's clock.
+select tenantry.now() as now
