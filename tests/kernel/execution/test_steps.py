@@ -1,10 +1,13 @@
 """Durable steps on a caller's transaction: a body is run again from the top, its completed steps from the ledger."""
 
 import asyncio
+import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from datetime import date, timedelta
 from decimal import Decimal
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 from uuid import UUID
 
@@ -380,3 +383,25 @@ async def test_job_execute_answers_suspended_with_the_next_poll(theatre: Make) -
         executed = await play.kernel.dispatch(JobExecute(play.run_id, "act"), tx)
     assert (executed.outcome, (await play.stage())["status"]) == ("suspended", StageStatus.SUSPENDED)
     assert executed.next_poll_at == (await play.stage())["next_poll_at"]
+
+
+async def test_the_readmes_example_waits_for_its_approval_and_pays(
+    database: Database, tenant: UUID, look: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readme = (Path(__file__).parents[3] / "README.md").read_text()
+    example = readme.split("```python\n# billing.py\n", 1)[1].split("```", 1)[0]
+    module = ModuleType("billing")
+    monkeypatch.setitem(sys.modules, "billing", module)
+    exec(compile(example, "billing.py", "exec"), module.__dict__)
+
+    async def unused(ctx: StageContext[Any]) -> None: ...
+
+    play = Theatre(database, tenant, look, unused)
+    play.kernel = Kernel(module.registry)
+    async with database.transaction(tenant) as tx:
+        play.run_id = (await play.kernel.dispatch(RunCreate("billing", {"number": "A-1", "total": 2000}), tx)).run_id
+    assert await play.go() == "suspended"
+    assert await play.signal("approve", {"approved_by": "ada"}, stage_id="pay") == (True, False)
+    assert await play.go() == "suspended"
+    assert await play.later(hours=2) == "completed"
+    assert (await play.run())["output"] == "charge-A-1"
