@@ -1,14 +1,19 @@
 """What the documentation says works: its Python runs, its make targets exist, no line names a machine."""
 
 import importlib.util
+import os
 import re
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.architecture.source import CHECKOUT
+from tests.support.environment import DatabaseUrls
 
+FILE = re.compile(r"^# (\w+)\.py\n")
 PAGES = tuple(CHECKOUT / name for name in ("README.md", "CONTRIBUTING.md"))
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SHELL = re.compile(r"^```(?:bash|sh|)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -19,9 +24,25 @@ EXAMPLES = [
 ]
 
 
+NAMED = {
+    match[1]: block for block in PYTHON.findall(PAGES[0].read_text(encoding="utf-8")) if (match := FILE.match(block))
+}
+
+
+@pytest.fixture
+def named_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with the README's examples that have a file's name, from which others import them."""
+    for name, block in NAMED.items():
+        (tmp_path / f"{name}.py").write_text(block, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in NAMED:
+        sys.modules.pop(name, None)
+
+
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_python_examples_run(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "documentation_example.py"
+def test_python_examples_run(example: str, named_examples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = named_examples / "documentation_example.py"
     path.write_text(example, encoding="utf-8")
     spec = importlib.util.spec_from_file_location("documentation_example", path)
     assert spec is not None
@@ -29,6 +50,17 @@ def test_python_examples_run(example: str, tmp_path: Path, monkeypatch: pytest.M
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "documentation_example", module)
     spec.loader.exec_module(module)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMED if name.startswith("test_")])
+def test_examples_of_tests_pass(name: str, named_examples: Path, database_urls: DatabaseUrls) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", f"{name}.py"]
+    environment = {**os.environ, "TENANTRY_DATABASE_URL": database_urls.worker, "PYTHONPATH": str(CHECKOUT)}
+    done = subprocess.run(
+        command, cwd=named_examples, env=environment, capture_output=True, text=True, check=False, timeout=100
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert "passed" in done.stdout
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
