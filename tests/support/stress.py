@@ -3,12 +3,13 @@
 import asyncio
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from kernel import Registry, StageContext, Terminal, stage, workflow
+from kernel import Registry, StageContext, Step, Terminal, stage, workflow
 
 
 class Task(BaseModel):
@@ -18,6 +19,23 @@ class Task(BaseModel):
     diary: str = os.devnull
     fail: bool = False
     is_wanted: bool = True
+
+
+class Ladder(BaseModel):
+    """Ten steps, each adding its number to what the one before returned.
+
+    The first execution hangs at a gap: 2k is before step k, 2k + 1 inside of it, 20 after the last; -1 is nowhere.
+    """
+
+    diary: str = os.devnull
+    hang_at: int = -1
+    seconds: float = 0
+
+
+class Total(BaseModel):
+    """What the rungs of a ladder add up to."""
+
+    total: int
 
 
 class Oddity(BaseModel):
@@ -121,6 +139,34 @@ async def flaky(ctx: StageContext, task: Task) -> Task:
     return task
 
 
+RUNGS = 10
+
+
+@stage("climb", max_attempts=20)
+async def climb(ctx: StageContext, ladder: Ladder) -> Total:
+    total = 0
+    for number in range(RUNGS):
+        await _hang(ctx, ladder, 2 * number)
+        total = await ctx.step.run(f"rung-{number}", partial(_rung, ctx, ladder, number, total), lease="3s")
+    await _hang(ctx, ladder, 2 * RUNGS)
+    return Total(total=total)
+
+
+async def _rung(ctx: StageContext, ladder: Ladder, number: int, total: int, step: Step) -> int:
+    with Path(ladder.diary).open("a") as diary:
+        diary.write(f"rung {ctx.run_id} {step.step_id} {step.external_key} {step.attempt} {os.getpid()}\n")
+    await asyncio.sleep(ladder.seconds)
+    await _hang(ctx, ladder, 2 * number + 1)
+    return total + number + 1
+
+
+async def _hang(ctx: StageContext, ladder: Ladder, gap: int) -> None:
+    if ladder.hang_at == gap and ctx.attempt == 1:
+        with Path(ladder.diary).open("a") as diary:
+            diary.write(f"hung {ctx.run_id} {gap}\n")
+        await asyncio.Event().wait()
+
+
 async def _is_wanted(ctx: StageContext) -> bool:
     return bool(ctx.input.is_wanted)
 
@@ -181,6 +227,7 @@ REGISTRY = Registry(
         workflow("flaky", input=Task).pipe(flaky).build(),
         workflow("choosy", input=Task).pipe(choosy).pipe(three).build(),
         workflow("unanswered", input=Task).pipe(unanswered).build(),
+        workflow("climb", input=Ladder).pipe(climb).build(),
         workflow("odd", input=Oddity).pipe(odd).build(),
         workflow("odd_thread", input=Oddity).pipe(odd_thread).build(),
     ]
