@@ -26,6 +26,13 @@ select
   row_number() over () % 50 between 1 and 5, runs.rank, runs.available_at, 3, now(), now()
 from tenantry.workflow_runs as runs;
 
+-- Of the jobs above some are parked: their stages sleep.
+update tenantry.job_queue set replay = true where status = 'PENDING' and not ready and run_id::text like '%0';
+
+insert into tenantry.workflow_steps (tenant_id, run_id, stage_id, step_id, seq, kind, status, result)
+select runs.tenant_id, runs.run_id, 'stage-3', 'step-' || number, number, 'run', 'completed', '{}'
+from tenantry.workflow_runs as runs, generate_series(1, 3) as number;
+
 insert into tenantry.outbox_events (tenant_id, run_id, sequence, type, payload)
 select runs.tenant_id, runs.run_id, number, 'stage:completed', '{}'
 from tenantry.workflow_runs as runs, generate_series(1, 3) as number;
