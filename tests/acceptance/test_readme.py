@@ -55,7 +55,7 @@ async def application(superuser: psycopg.AsyncConnection, database_urls: Databas
 async def test_its_python_starts_a_run_in_the_applications_transaction(
     application: str, superuser: psycopg.AsyncConnection, tenant: UUID
 ) -> None:
-    shop, _, embedding = blocks("python")
+    shop, *_, embedding = blocks("python")
     # Names are resolved as in a module of its own.
     shop_names: dict[str, Any] = {"__name__": "shop"}
     exec(compile(shop, "shop.py", "exec"), shop_names)
