@@ -5,7 +5,7 @@ from kernel.commands.due_promote import DuePromote, DuePromoted
 from kernel.commands.idempotency_expire import IdempotencyExpire, KeysExpired
 from kernel.commands.job_begin import Begun, JobBegin
 from kernel.commands.job_claim import GhostJob, JobClaim, JobsClaimed
-from kernel.commands.job_execute import JobExecute, JobExecuted
+from kernel.commands.job_execute import Execution, JobExecute, JobExecuted, claim_named, execute_leased, ghost
 from kernel.commands.job_heartbeat import Heartbeat, JobHeartbeat, beat_call, heartbeats
 from kernel.commands.job_release import JobRelease, JobsReleased
 from kernel.commands.job_report import JobReport, Progress, Reported
@@ -116,6 +116,7 @@ __all__ = [
     "DuplicateWorkflowError",
     "EmptyWorkflowError",
     "EventType",
+    "Execution",
     "ExecutionError",
     "Fence",
     "FieldError",
@@ -225,6 +226,9 @@ __all__ = [
     "WorkflowBuilder",
     "WorkflowVersion",
     "beat_call",
+    "claim_named",
+    "execute_leased",
+    "ghost",
     "give_steps",
     "heartbeats",
     "invocation_of",

@@ -82,22 +82,38 @@ async def execute_between(command: JobExecute, transactions: Transactions, scope
     worker_id = f"execute-{uuid4()}"
     async with transactions() as tx:
         tenant_id = tx.tenant_id
-        job = await _claim(command, worker_id, tx, scope)
+        job = await claim_named(command, worker_id, tx, scope)
     if isinstance(job, GhostJob):
-        return _ghost(job.reason)
+        return ghost(job.reason)
+    return await execute_leased(job, Execution(worker_id, tenant_id, transactions, scope))
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """Who executes a leased job: the id it is leased to, and where its transactions come from."""
+
+    worker_id: str
+    tenant_id: UUID
+    transactions: Transactions
+    scope: Scope
+
+
+async def execute_leased(job: LeasedJob, who: Execution) -> JobExecuted:
+    """Ask, begin, run and settle a leased job, each write in a transaction of `who`'s."""
+    tenant_id, transactions, scope = who.tenant_id, who.transactions, who.scope
     limit = scope.limits.max_payload_bytes
     performance = await ask_when(job, tenant_id, limit)
     if performance is None and not job.begun:
         async with transactions() as tx:
             (begun,) = await job_begin(JobBegin([job], wait=True), tx, scope)
         if begun.status != "begun":
-            return _ghost("orphan")
+            return ghost("orphan")
         job = begun.job
     if performance is None:
         performance = await perform(job, tenant_id, limit, _Ledger(job, transactions, scope))
     async with transactions() as tx:
         settlement = Settlement(job, performance.outcome, performance.annotations, performance.steps)
-        (settled,) = await job_settle(JobSettle(worker_id, [settlement], wait=True), tx, scope)
+        (settled,) = await job_settle(JobSettle(who.worker_id, [settlement], wait=True), tx, scope)
     return _answer(settled, performance)
 
 
@@ -120,8 +136,12 @@ class _Ledger:
             return await read_steps(tx, self.job.run_id, self.job.stage_id)
 
 
-async def _claim(command: JobExecute, worker_id: str, tx: TenantTransaction, scope: Scope) -> LeasedJob | GhostJob:
-    """Lock the run, then look at its job in a later statement, and lease it."""
+async def claim_named(command: JobExecute, worker_id: str, tx: TenantTransaction, scope: Scope) -> LeasedJob | GhostJob:
+    """Lock the run, then look at its job in a later statement, and lease it, due or not.
+
+    Raises:
+        JobNotAvailableError: the stage has no job, or a worker has leased it.
+    """
     run = await lock_run(tx, command.run_id)
     if run is None:
         changes = Changes()
@@ -143,15 +163,16 @@ async def _claim(command: JobExecute, worker_id: str, tx: TenantTransaction, sco
     return ghost if ghost is not None else draft.leased[0]
 
 
-def _ghost(reason: str) -> JobExecuted:
+def ghost(reason: str) -> JobExecuted:
+    """Return the answer for a job that must not run."""
     return JobExecuted("failed", ghost=True, ghost_reason=reason)
 
 
 def _answer(settled: Settled, performance: Performance) -> JobExecuted:
     if settled.status == "ghost":
-        return _ghost(settled.ghost_reason or "orphan")
+        return ghost(settled.ghost_reason or "orphan")
     if settled.status != "settled":
-        return _ghost("orphan")
+        return ghost("orphan")
     outcome: StageOutcome = performance.outcome
     answer = JobExecuted(
         _OUTCOMES.get(settled.stage_status, "failed"),
