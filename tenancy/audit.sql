@@ -1,0 +1,815 @@
+-- What `tenancy/audit.py` asks of the catalogs. Each check is a section named as its code and yields (object, role, reason, fix),
+-- role being the one concerned, null when it does not matter who. They run as whoever connects: the catalogs are open to all.
+-- `roles` are the audited ones and all they may become, without superusers; `tables` the audited schemas' and their partitions.
+
+-- name: opening
+-- role: tenantry_owner
+-- From here on only pg_catalog's names are found, and the version of the server.
+select
+  set_config('search_path', 'pg_catalog', true) as search_path,
+  current_setting('server_version_num')::int as version_number
+
+-- name: reachable_roles
+-- role: tenantry_owner
+-- Every audited role and every one that it may become by any chain of memberships; a superuser is everybody and left out.
+select distinct reached.rolname::text as role
+from pg_catalog.pg_roles as audited
+join pg_catalog.pg_roles as reached
+  on reached.oid = audited.oid or pg_has_role(audited.oid, reached.oid, 'MEMBER')
+where audited.rolname = any(:audited::text[])
+  and not audited.rolsuper
+  and not reached.rolsuper
+order by 1
+
+-- name: audited_tables
+-- role: tenantry_owner
+-- The tables of the audited schemas and their partitions wherever they are; what an extension brought is the extension's.
+with recursive audited (oid) as (
+  select relation.oid
+  from pg_catalog.pg_class as relation
+  join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
+  where namespace.nspname = any(:schemas::text[])
+    and relation.relkind in ('r', 'p')
+    and not exists (
+      select
+      from pg_catalog.pg_depend as dependency
+      where dependency.classid = 'pg_class'::regclass and dependency.objid = relation.oid and dependency.deptype = 'e'
+    )
+  union
+  select inheritance.inhrelid
+  from audited
+  join pg_catalog.pg_inherits as inheritance on inheritance.inhparent = audited.oid
+  join pg_catalog.pg_class as child on child.oid = inheritance.inhrelid and child.relkind in ('r', 'p')
+)
+select audited.oid::bigint as oid
+from audited
+order by 1
+
+-- name: role_unknown
+-- role: tenantry_owner
+-- A name that is nobody's would be found harmless.
+select
+  wanted.name as object,
+  null::text as role,
+  'there is no such role: what it may do cannot be audited' as reason,
+  'name an existing role, or let `tenantry db migrate` create Tenantry''s own' as fix
+from unnest(:audited::text[]) as wanted (name)
+where not exists (select from pg_catalog.pg_roles as found where found.rolname = wanted.name)
+
+-- name: schema_unknown
+-- role: tenantry_owner
+-- A schema that is not there would be found clean.
+select
+  wanted.name as object,
+  null::text as role,
+  'there is no such schema: nothing in it can be audited' as reason,
+  'name an existing schema, or let `tenantry db migrate` create Tenantry''s own' as fix
+from unnest(:schemas::text[]) as wanted (name)
+where not exists (select from pg_catalog.pg_namespace as found where found.nspname = wanted.name)
+
+-- name: role_superuser
+-- role: tenantry_owner
+-- No policy applies to a superuser, nor to who may become one.
+select
+  audited.rolname::text as object,
+  null::text as role,
+  case
+    when audited.rolsuper then 'is a superuser: no policy applies to it'
+    else format('may become %I, a superuser, to whom no policy applies', reached.rolname)
+  end as reason,
+  case
+    when audited.rolsuper then format('alter role %I nosuperuser', audited.rolname)
+    else format('revoke %I from %I, or from the role between the two', reached.rolname, audited.rolname)
+  end as fix
+from pg_catalog.pg_roles as audited
+join pg_catalog.pg_roles as reached
+  on reached.rolsuper
+  and (reached.oid = audited.oid or (not audited.rolsuper and pg_has_role(audited.oid, reached.oid, 'MEMBER')))
+where audited.rolname = any(:audited::text[])
+order by audited.rolname, reached.rolname
+
+-- name: role_bypassrls
+-- role: tenantry_owner
+-- BYPASSRLS of the role or of one that it may become.
+select
+  audited.rolname::text as object,
+  null::text as role,
+  case
+    when audited.oid = reached.oid then 'has BYPASSRLS: no policy applies to it'
+    else format('may become %I, which has BYPASSRLS', reached.rolname)
+  end as reason,
+  case
+    when audited.oid = reached.oid then format('alter role %I nobypassrls', audited.rolname)
+    else format('revoke %I from %I, or from the role between the two', reached.rolname, audited.rolname)
+  end as fix
+from pg_catalog.pg_roles as audited
+join pg_catalog.pg_roles as reached
+  on reached.rolbypassrls
+  and not reached.rolsuper
+  and pg_has_role(audited.oid, reached.oid, 'MEMBER')
+where audited.rolname = any(:audited::text[])
+  and not audited.rolsuper
+order by audited.rolname, reached.rolname
+
+-- name: role_owner
+-- role: tenantry_owner
+-- An owner takes policies off, or FORCE, which alone binds it; the schema's owner drops what it likes.
+select
+  audited.rolname::text as object,
+  null::text as role,
+  format(
+    '%s %s (%s in all): an owner may switch row-level security off',
+    case
+      when owned.owner = audited.oid then 'owns'
+      when pg_has_role(audited.oid, owned.owner, 'USAGE') then format('inherits from %I, which owns', owner.rolname)
+      else format('may become %I, which owns', owner.rolname)
+    end,
+    owned.first,
+    owned.total
+  ) as reason,
+  case
+    when owned.owner = audited.oid then format('give %s to a role that nobody logs in as', owned.first)
+    else format('revoke %I from %I, or from the role between the two', owner.rolname, audited.rolname)
+  end as fix
+from (
+  select held.owner, min(held.name) as first, count(*) as total
+  from (
+    select relation.relowner as owner, format('%I.%I', namespace.nspname, relation.relname) as name
+    from pg_catalog.pg_class as relation
+    join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
+    where relation.oid = any(:tables::oid[])
+    union all
+    select namespace.nspowner, format('schema %I', namespace.nspname)
+    from pg_catalog.pg_namespace as namespace
+    where namespace.nspname = any(:schemas::text[])
+  ) as held
+  group by held.owner
+) as owned
+join pg_catalog.pg_roles as owner on owner.oid = owned.owner and not owner.rolsuper
+join pg_catalog.pg_roles as audited on pg_has_role(audited.oid, owned.owner, 'MEMBER')
+where audited.rolname = any(:audited::text[])
+  and not audited.rolsuper
+order by audited.rolname, owner.rolname
+
+-- name: role_powers
+-- role: tenantry_owner
+-- Attributes and memberships by which a role gives itself, or reads, what no policy guards.
+select
+  audited.rolname::text as object,
+  null::text as role,
+  format('%s, which %s', power.name, power.means) as reason,
+  power.fix
+from pg_catalog.pg_roles as audited
+cross join lateral (
+  select
+    'has CREATEROLE' as name,
+    'lets it give itself other roles' as means,
+    format('alter role %I nocreaterole', audited.rolname) as fix
+  where audited.rolcreaterole
+  union all
+  select
+    'has REPLICATION',
+    'lets it read the log with every tenant''s changes',
+    format('alter role %I noreplication', audited.rolname)
+  where audited.rolreplication
+  union all
+  select
+    format('may become %I', reached.rolname),
+    'reaches the server''s files past every policy',
+    format('revoke %I from %I, or from the role between the two', reached.rolname, audited.rolname)
+  from pg_catalog.pg_roles as reached
+  where reached.rolname in ('pg_read_server_files', 'pg_write_server_files', 'pg_execute_server_program')
+    and pg_has_role(audited.oid, reached.oid, 'MEMBER')
+) as power
+where audited.rolname = any(:audited::text[])
+  and not audited.rolsuper
+order by audited.rolname, power.name
+
+-- name: role_membership
+-- role: tenantry_owner
+-- Who is more of Tenantry's roles than meant. Its logins hold theirs by SET ROLE only: a login that inherits would read unbound.
+select
+  audited.rolname::text as object,
+  null::text as role,
+  case
+    when format('%s %s', audited.rolname, held.rolname) = any(:intended::text[])
+    then format('inherits %I, so a connection has its rights before it asked for them', held.rolname)
+    else format('may become %I, which it is not meant to', held.rolname)
+  end as reason,
+  case
+    when format('%s %s', audited.rolname, held.rolname) <> all(:intended::text[])
+    then format('revoke %I from %I, or from the role between the two', held.rolname, audited.rolname)
+    when current_setting('server_version_num')::int >= 160000
+    then format('grant %I to %I with inherit false', held.rolname, audited.rolname)
+    else format('alter role %I noinherit', audited.rolname)
+  end as fix
+from pg_catalog.pg_roles as audited
+join pg_catalog.pg_roles as held
+  on held.oid <> audited.oid
+  and held.rolname = any(:own_roles::text[])
+  and pg_has_role(audited.oid, held.oid, 'MEMBER')
+where audited.rolname = any(:audited::text[])
+  and not audited.rolsuper
+  and (
+    format('%s %s', audited.rolname, held.rolname) <> all(:intended::text[])
+    or pg_has_role(audited.oid, held.oid, 'USAGE')
+  )
+  -- A product's own role is to be an inheriting member of the tenants' role, and of no other.
+  and (audited.rolname = any(:own_roles::text[]) or held.rolname <> 'tenantry_tenant')
+order by audited.rolname, held.rolname
+
+-- name: rls_off
+-- role: tenantry_owner
+-- Without row-level security no policy counts. Partitions have a check of their own.
+select
+  format('%I.%I', namespace.nspname, relation.relname) as object,
+  null::text as role,
+  'row-level security is off: whoever may read the table reads every tenant''s rows' as reason,
+  format('alter table %I.%I enable row level security, force row level security', namespace.nspname, relation.relname)
+    as fix
+from pg_catalog.pg_class as relation
+join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
+where relation.oid = any(:tables::oid[])
+  and not relation.relrowsecurity
+  and not exists (
+    select
+    from pg_catalog.pg_inherits as inheritance
+    where inheritance.inhrelid = relation.oid and inheritance.inhparent = any(:tables::oid[])
+  )
+order by 1
+
+-- name: rls_not_forced
+-- role: tenantry_owner
+-- Without FORCE the owner, and every view and function of its, reads past the policies.
+select
+  format('%I.%I', namespace.nspname, relation.relname) as object,
+  null::text as role,
+  'row-level security is not forced: the owner and what runs as the owner read every tenant''s rows' as reason,
+  format('alter table %I.%I force row level security', namespace.nspname, relation.relname) as fix
+from pg_catalog.pg_class as relation
+join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
+where relation.oid = any(:tables::oid[])
+  and relation.relrowsecurity
+  and not relation.relforcerowsecurity
+  and not exists (
+    select
+    from pg_catalog.pg_inherits as inheritance
+    where inheritance.inhrelid = relation.oid and inheritance.inhparent = any(:tables::oid[])
+  )
+order by 1
+
+-- name: partition_unprotected
+-- role: tenantry_owner
+-- The parent's policies hold for who asks the parent; a partition asked by its own name has its own, or none.
+select
+  format('%I.%I', namespace.nspname, relation.relname) as object,
+  null::text as role,
+  format(
+    'row-level security is %s on this partition: asked by its own name it shows every tenant''s rows',
+    case when relation.relrowsecurity then 'not forced' else 'off' end
+  ) as reason,
+  format('alter table %I.%I enable row level security, force row level security', namespace.nspname, relation.relname)
+    as fix
+from pg_catalog.pg_class as relation
+join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
+where relation.oid = any(:tables::oid[])
+  and not (relation.relrowsecurity and relation.relforcerowsecurity)
+  and exists (
+    select
+    from pg_catalog.pg_inherits as inheritance
+    where inheritance.inhrelid = relation.oid and inheritance.inhparent = any(:tables::oid[])
+  )
+order by 1
+
+-- name: tenant_column_missing
+-- role: tenantry_owner
+-- Rows that name no tenant belong to everybody.
+select
+  format('%I.%I', namespace.nspname, relation.relname) as object,
+  null::text as role,
+  format('has no column %s: its rows are nobody''s and everybody''s', :tenant_column::text) as reason,
+  format('alter table %I.%I add column %I uuid not null', namespace.nspname, relation.relname, :tenant_column::text)
+    as fix
+from pg_catalog.pg_class as relation
+join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
+where relation.oid = any(:tables::oid[])
+  and not exists (
+    select
+    from pg_catalog.pg_attribute as attribute
+    where attribute.attrelid = relation.oid
+      and attribute.attname = :tenant_column::text
+      and attribute.attnum > 0
+      and not attribute.attisdropped
+  )
+order by 1
+
+-- name: tenant_column_nullable
+-- role: tenantry_owner
+-- A row without a tenant is hidden from all, or shown to all by a policy that means well.
+select
+  format('%I.%I', namespace.nspname, relation.relname) as object,
+  null::text as role,
+  format('%s may be null: a row without a tenant belongs to nobody', :tenant_column::text) as reason,
+  format(
+    'alter table %I.%I alter column %I set not null', namespace.nspname, relation.relname, :tenant_column::text
+  ) as fix
+from pg_catalog.pg_class as relation
+join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
+join pg_catalog.pg_attribute as attribute
+  on attribute.attrelid = relation.oid
+  and attribute.attname = :tenant_column::text
+  and attribute.attnum > 0
+  and not attribute.attisdropped
+where relation.oid = any(:tables::oid[])
+  and not attribute.attnotnull
+order by 1
+
+-- name: policy_missing
+-- role: tenantry_owner
+-- No permissive policy: nobody reads the table until somebody helps himself. A partition may do without.
+select
+  format('%I.%I', namespace.nspname, relation.relname) as object,
+  null::text as role,
+  'has no permissive policy: nothing says which rows are whose' as reason,
+  format(
+    'create policy tenant_isolation on %I.%I using (%I = …) with check (%I = …), with the bound tenant for the dots',
+    namespace.nspname, relation.relname, :tenant_column::text, :tenant_column::text
+  ) as fix
+from pg_catalog.pg_class as relation
+join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
+where relation.oid = any(:tables::oid[])
+  and not exists (
+    select
+    from pg_catalog.pg_policy as policy
+    where policy.polrelid = relation.oid and policy.polpermissive
+  )
+  and not exists (
+    select
+    from pg_catalog.pg_inherits as inheritance
+    where inheritance.inhrelid = relation.oid and inheritance.inhparent = any(:tables::oid[])
+  )
+order by 1
+
+-- name: policy_command_missing
+-- role: tenantry_owner
+-- A command granted without a policy finds no row and says nothing; the next policy is then written in a hurry.
+select
+  format('%I.%I', namespace.nspname, relation.relname) as object,
+  who.rolname::text as role,
+  format('%s is granted, but no permissive policy covers it', command.name) as reason,
+  format(
+    'create a policy for %s on %I.%I, or revoke %s on it', command.name, namespace.nspname, relation.relname, command.name
+  ) as fix
+from pg_catalog.pg_class as relation
+join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
+cross join pg_catalog.pg_roles as who
+cross join (values ('SELECT', 'r'), ('INSERT', 'a'), ('UPDATE', 'w'), ('DELETE', 'd')) as command (name, letter)
+where relation.oid = any(:tables::oid[])
+  and who.rolname = any(:roles::text[])
+  and relation.relrowsecurity
+  and not pg_has_role(who.oid, relation.relowner, 'USAGE')
+  and case
+    when command.name = 'DELETE' then has_table_privilege(who.oid, relation.oid, 'DELETE')
+    else has_any_column_privilege(who.oid, relation.oid, command.name)
+  end
+  and exists (
+    select
+    from pg_catalog.pg_policy as policy
+    where policy.polrelid = relation.oid and policy.polpermissive
+  )
+  and not exists (
+    select
+    from pg_catalog.pg_policy as policy
+    cross join unnest(policy.polroles) as named (oid)
+    where policy.polrelid = relation.oid
+      and policy.polpermissive
+      and policy.polcmd::text in ('*', command.letter)
+      and case when named.oid = 0 then true else pg_has_role(who.oid, named.oid, 'USAGE') end
+  )
+order by 1, 2, command.letter
+
+-- name: policy_without_check
+-- role: tenantry_owner
+-- What may be written is said in words, or it follows whatever USING becomes.
+select
+  format('%I.%I: policy %I', namespace.nspname, relation.relname, policy.polname) as object,
+  null::text as role,
+  'has no WITH CHECK: what may be written follows what may be seen, and changes with it unseen' as reason,
+  format(
+    'alter policy %I on %I.%I with check (%s)',
+    policy.polname, namespace.nspname, relation.relname,
+    coalesce(pg_get_expr(policy.polqual, policy.polrelid), :tenant_column::text || ' = …')
+  ) as fix
+from pg_catalog.pg_policy as policy
+join pg_catalog.pg_class as relation on relation.oid = policy.polrelid
+join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
+where relation.oid = any(:tables::oid[])
+  and policy.polcmd in ('*', 'a', 'w')
+  and policy.polwithcheck is null
+order by 1
+
+-- name: policy_open
+-- role: tenantry_owner
+-- A permissive policy of an audited role that is true for every row, or does not look at the tenant, and that no restrictive one
+-- narrows. `reach` is what the role may do with the table: an exception holds for so much and no more.
+select
+  format('%I.%I: policy %I', namespace.nspname, relation.relname, policy.polname) as object,
+  who.rolname::text as role,
+  case
+    when bool_or(side.is_true) then format('its %s is always true: every tenant''s rows pass', string_agg(side.name, ' and its '))
+    else format('its %s does not look at %s', string_agg(side.name, ' and its '), :tenant_column::text)
+  end as reason,
+  format('alter policy %I on %I.%I so that it compares %I with the bound tenant, or drop it',
+    policy.polname, namespace.nspname, relation.relname, :tenant_column::text) as fix,
+  array(
+    select format('%s %s', lower(privilege.name), attribute.attname)
+    from pg_catalog.pg_attribute as attribute
+    cross join (values ('SELECT'), ('INSERT'), ('UPDATE')) as privilege (name)
+    where attribute.attrelid = relation.oid
+      and attribute.attnum > 0
+      and not attribute.attisdropped
+      and has_column_privilege(who.oid, relation.oid, attribute.attnum, privilege.name)
+    union all
+    select 'delete'
+    where has_table_privilege(who.oid, relation.oid, 'DELETE')
+  ) as reach
+from pg_catalog.pg_policy as policy
+join pg_catalog.pg_class as relation on relation.oid = policy.polrelid
+join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
+left join pg_catalog.pg_attribute as tenant
+  on tenant.attrelid = relation.oid and tenant.attname = :tenant_column::text and not tenant.attisdropped
+cross join lateral (
+  select
+    half.name,
+    half.tree like format('%%{VAR :varno 1 :varattno %s %%', tenant.attnum) as looks,
+    half.expression ~ '^\(*true\)*$|\mOR true\M|\mtrue OR\M|\(([\w.]+) = \1\)'
+      or half.expression ~ ('^\(*"?' || regexp_replace(:tenant_column::text, '\W', '\\\&', 'g') || '"? IS NOT NULL\)*$')
+      as is_true
+  from (
+    values
+      ('USING', policy.polqual::text, pg_get_expr(policy.polqual, policy.polrelid)),
+      ('WITH CHECK', policy.polwithcheck::text, pg_get_expr(policy.polwithcheck, policy.polrelid))
+  ) as half (name, tree, expression)
+  where half.tree is not null
+) as side
+join pg_catalog.pg_roles as who on who.rolname = any(:roles::text[])
+where relation.oid = any(:tables::oid[])
+  and policy.polpermissive
+  and (side.is_true or (tenant.attnum is not null and not side.looks))
+  and exists (
+    select
+    from unnest(policy.polroles) as named (oid)
+    where case when named.oid = 0 then true else pg_has_role(who.oid, named.oid, 'USAGE') end
+  )
+  and not exists (
+    select
+    from pg_catalog.pg_policy as narrow
+    cross join unnest(narrow.polroles) as named (oid)
+    where narrow.polrelid = relation.oid
+      and not narrow.polpermissive
+      and narrow.polcmd in ('*', policy.polcmd)
+      and narrow.polqual::text like format('%%{VAR :varno 1 :varattno %s %%', tenant.attnum)
+      and case when named.oid = 0 then true else pg_has_role(who.oid, named.oid, 'USAGE') end
+  )
+group by namespace.nspname, relation.relname, relation.oid, policy.polname, who.oid, who.rolname
+order by 1, 2
+
+-- name: policy_alternative
+-- role: tenantry_owner
+-- `tenant = … or …`: rows pass by the other side alone. `current_setting(…) is null or …` is the usual one.
+select
+  format('%I.%I: policy %I', namespace.nspname, relation.relname, policy.polname) as object,
+  null::text as role,
+  format('an OR lets rows pass without the comparison of %s', :tenant_column::text) as reason,
+  format(
+    'alter policy %I on %I.%I to the comparison alone; who must see more gets a policy and a role of its own',
+    policy.polname, namespace.nspname, relation.relname
+  ) as fix
+from pg_catalog.pg_policy as policy
+join pg_catalog.pg_class as relation on relation.oid = policy.polrelid
+join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
+where relation.oid = any(:tables::oid[])
+  and policy.polpermissive
+  and concat(policy.polqual::text, policy.polwithcheck::text) like '%{BOOLEXPR :boolop or %'
+order by 1
+
+-- name: policy_unindexable
+-- role: tenantry_owner
+-- What keeps the policy's comparison from being the condition of an index, or has it computed row by row.
+select
+  format('%I.%I: policy %I', namespace.nspname, relation.relname, policy.polname) as object,
+  null::text as role,
+  format('cannot use an index by tenant: %s', string_agg(hindrance.text, ', ' order by hindrance.text)) as reason,
+  format(
+    'alter policy %I on %I.%I using (%I = f()), f() stable, without COALESCE and without a subquery',
+    policy.polname, namespace.nspname, relation.relname, :tenant_column::text
+  ) as fix
+from pg_catalog.pg_policy as policy
+join pg_catalog.pg_class as relation on relation.oid = policy.polrelid
+join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
+join pg_catalog.pg_attribute as tenant
+  on tenant.attrelid = relation.oid and tenant.attname = :tenant_column::text and not tenant.attisdropped
+cross join lateral (
+  select 'COALESCE is taken for leaky' as text
+  where policy.polqual::text ~ '\{COALESCE(EXPR)? '
+  union all
+  select 'it has a subquery'
+  where policy.polqual::text ~ '\{SUBLINK '
+  union all
+  select format('%s is wrapped in a cast or function', :tenant_column::text)
+  where policy.polqual::text ~ format(
+    '\{(COERCEVIAIO :arg|FUNCEXPR [^{}]*:args \() ?\{(RELABELTYPE :arg \{)?VAR :varno 1 :varattno %s ', tenant.attnum
+  )
+  union all
+  select distinct format('%s() is volatile', called.proname)
+  from regexp_matches(policy.polqual::text, ':(?:funcid|opfuncid) (\d+)', 'g') as found (ids)
+  join pg_catalog.pg_proc as called on called.oid = found.ids[1]::oid and called.provolatile = 'v'
+) as hindrance
+where relation.oid = any(:tables::oid[])
+group by namespace.nspname, relation.relname, policy.polname
+order by 1
+
+-- name: tenant_index_missing
+-- role: tenantry_owner
+-- Every statement under the policy asks for one tenant: without an index that starts with it, by reading all of them.
+select
+  format('%I.%I', namespace.nspname, relation.relname) as object,
+  null::text as role,
+  format('no index starts with %s: every statement reads past all tenants'' rows', :tenant_column::text) as reason,
+  format('create index on %I.%I (%I, …)', namespace.nspname, relation.relname, :tenant_column::text) as fix
+from pg_catalog.pg_class as relation
+join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
+join pg_catalog.pg_attribute as tenant
+  on tenant.attrelid = relation.oid and tenant.attname = :tenant_column::text and not tenant.attisdropped
+where relation.oid = any(:tables::oid[])
+  and not exists (
+    select
+    from pg_catalog.pg_index as index
+    where index.indrelid = relation.oid
+      and index.indkey[0] = tenant.attnum
+      and index.indpred is null
+      and index.indisvalid
+  )
+order by 1
+
+-- name: key_without_tenant
+-- role: tenantry_owner
+-- A key over all tenants tells each of the others' values, and makes an upsert meet a row that it may not see.
+select
+  format('%I.%I: %s %I', namespace.nspname, relation.relname,
+    case when index.indisprimary then 'primary key' else 'unique' end, index_relation.relname) as object,
+  null::text as role,
+  format('does not hold %s: a value taken by one tenant is refused to, and so shown to, the others', :tenant_column::text)
+    as reason,
+  format('make it a key of (%I, …)', :tenant_column::text) as fix
+from pg_catalog.pg_index as index
+join pg_catalog.pg_class as index_relation on index_relation.oid = index.indexrelid
+join pg_catalog.pg_class as relation on relation.oid = index.indrelid
+join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
+join pg_catalog.pg_attribute as tenant
+  on tenant.attrelid = relation.oid and tenant.attname = :tenant_column::text and not tenant.attisdropped
+where relation.oid = any(:tables::oid[])
+  and (index.indisunique or index.indisexclusion)
+  and not exists (
+    select
+    from generate_series(0, index.indnkeyatts - 1) as place (number)
+    where index.indkey[place.number] = tenant.attnum
+  )
+  -- A partition's index is its parent's.
+  and not exists (select from pg_catalog.pg_inherits as inheritance where inheritance.inhrelid = index.indexrelid)
+order by 1
+
+-- name: foreign_key_without_tenant
+-- role: tenantry_owner
+-- Foreign keys are checked past the policies: without the tenant on both sides a row may hang on another tenant's, be
+-- deleted with it, and learn that it is there.
+select
+  format('%I.%I: foreign key %I', namespace.nspname, relation.relname, key.conname) as object,
+  null::text as role,
+  format('refers to %s without %s: it is checked past the policies, so a row may hang on another tenant''s',
+    format('%I.%I', other_namespace.nspname, other.relname), :tenant_column::text) as reason,
+  format('make it a foreign key of (%I, …) to (%I, …)', :tenant_column::text, :tenant_column::text) as fix
+from pg_catalog.pg_constraint as key
+join pg_catalog.pg_class as relation on relation.oid = key.conrelid
+join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
+join pg_catalog.pg_class as other on other.oid = key.confrelid
+join pg_catalog.pg_namespace as other_namespace on other_namespace.oid = other.relnamespace
+join pg_catalog.pg_attribute as theirs
+  on theirs.attrelid = other.oid and theirs.attname = :tenant_column::text and not theirs.attisdropped
+left join pg_catalog.pg_attribute as ours
+  on ours.attrelid = relation.oid and ours.attname = :tenant_column::text and not ours.attisdropped
+where key.contype = 'f'
+  and key.conparentid = 0
+  and (relation.oid = any(:tables::oid[]) or other.oid = any(:tables::oid[]))
+  and not exists (
+    select
+    from unnest(key.conkey, key.confkey) as pair (ours, theirs)
+    where pair.ours = ours.attnum and pair.theirs = theirs.attnum
+  )
+order by 1
+
+-- name: table_reachable
+-- role: tenantry_owner
+-- A table outside of the audited schemas, without row-level security, that an audited role may use all the same.
+select
+  format('%I.%I', namespace.nspname, relation.relname) as object,
+  who.rolname::text as role,
+  'lies outside of the audited schemas, is within reach and has no row-level security' as reason,
+  format(
+    'revoke all on %I.%I from it (or from public), or enable row-level security and audit the schema with --schema %I',
+    namespace.nspname, relation.relname, namespace.nspname
+  ) as fix
+from pg_catalog.pg_class as relation
+join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
+cross join pg_catalog.pg_roles as who
+where relation.relkind in ('r', 'p', 'f')
+  and relation.oid <> all(:tables::oid[])
+  and namespace.nspname <> all(:schemas::text[])
+  and namespace.nspname <> 'information_schema'
+  and namespace.nspname !~ '^pg_'
+  and not relation.relrowsecurity
+  and who.rolname = any(:roles::text[])
+  and has_schema_privilege(who.oid, namespace.oid, 'USAGE')
+  and (
+    has_any_column_privilege(who.oid, relation.oid, 'SELECT, INSERT, UPDATE')
+    or has_table_privilege(who.oid, relation.oid, 'DELETE')
+  )
+  and not exists (
+    select
+    from pg_catalog.pg_depend as dependency
+    where dependency.classid = 'pg_class'::regclass and dependency.objid = relation.oid and dependency.deptype = 'e'
+  )
+order by 1, 2
+
+-- name: foreign_table
+-- role: tenantry_owner
+-- A foreign table cannot have policies.
+select
+  format('%I.%I', namespace.nspname, relation.relname) as object,
+  null::text as role,
+  'is a foreign table: it can have no policy' as reason,
+  format('move %I.%I to a schema that no tenant''s role may use', namespace.nspname, relation.relname) as fix
+from pg_catalog.pg_class as relation
+join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
+where namespace.nspname = any(:schemas::text[])
+  and relation.relkind = 'f'
+order by 1
+
+-- name: function_security_definer
+-- role: tenantry_owner
+-- Runs as its owner: of the audited schemas every one, elsewhere what an audited role may call. An extension's are its own.
+select
+  format('%I.%I(%s)', namespace.nspname, function.proname, pg_get_function_identity_arguments(function.oid)) as object,
+  null::text as role,
+  format('is SECURITY DEFINER: whoever calls it reads and writes as %I%s', owner.rolname,
+    case when function.proconfig::text like '%search_path=%' then '' else ', and finds names by the caller''s search_path' end)
+    as reason,
+  format('alter routine %I.%I(%s) security invoker', namespace.nspname, function.proname,
+    pg_get_function_identity_arguments(function.oid)) as fix
+from pg_catalog.pg_proc as function
+join pg_catalog.pg_namespace as namespace on namespace.oid = function.pronamespace
+join pg_catalog.pg_roles as owner on owner.oid = function.proowner
+where function.prosecdef
+  and namespace.nspname not in ('pg_catalog', 'information_schema')
+  and (
+    namespace.nspname = any(:schemas::text[])
+    or exists (
+      select
+      from pg_catalog.pg_roles as who
+      where who.rolname = any(:roles::text[])
+        and has_schema_privilege(who.oid, namespace.oid, 'USAGE')
+        and has_function_privilege(who.oid, function.oid, 'EXECUTE')
+    )
+  )
+  and not exists (
+    select
+    from pg_catalog.pg_depend as dependency
+    where dependency.classid = 'pg_proc'::regclass and dependency.objid = function.oid and dependency.deptype = 'e'
+  )
+order by 1
+
+-- name: view_without_security_invoker
+-- role: tenantry_owner
+-- A view reads with its owner's rights: those of the audited schemas, and others that read an audited table.
+select
+  format('%I.%I', namespace.nspname, relation.relname) as object,
+  null::text as role,
+  format('reads with the rights of %I and not with those of who asks', owner.rolname) as reason,
+  format('alter view %I.%I set (security_invoker = true)', namespace.nspname, relation.relname) as fix
+from pg_catalog.pg_class as relation
+join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
+join pg_catalog.pg_roles as owner on owner.oid = relation.relowner
+where relation.relkind = 'v'
+  and namespace.nspname not in ('pg_catalog', 'information_schema')
+  and not exists (
+    select
+    from pg_options_to_table(relation.reloptions) as option
+    where option.option_name = 'security_invoker' and option.option_value::boolean
+  )
+  and (
+    namespace.nspname = any(:schemas::text[])
+    or exists (
+      select
+      from pg_catalog.pg_rewrite as rule
+      join pg_catalog.pg_depend as dependency
+        on dependency.classid = 'pg_rewrite'::regclass and dependency.objid = rule.oid
+      where rule.ev_class = relation.oid
+        and dependency.refclassid = 'pg_class'::regclass
+        and dependency.refobjid = any(:tables::oid[])
+    )
+  )
+  and not exists (
+    select
+    from pg_catalog.pg_depend as dependency
+    where dependency.classid = 'pg_class'::regclass and dependency.objid = relation.oid and dependency.deptype = 'e'
+  )
+order by 1
+
+-- name: materialized_view
+-- role: tenantry_owner
+-- A copy of what its refresher saw, on which no policy can be: those of the audited schemas, and others of audited tables.
+select
+  format('%I.%I', namespace.nspname, relation.relname) as object,
+  null::text as role,
+  'is a materialized view: a copy of what its owner saw, which can have no policy' as reason,
+  format('drop materialized view %I.%I, or keep it in a schema that no tenant''s role may use, made of nothing audited',
+    namespace.nspname, relation.relname) as fix
+from pg_catalog.pg_class as relation
+join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
+where relation.relkind = 'm'
+  and (
+    namespace.nspname = any(:schemas::text[])
+    or exists (
+      select
+      from pg_catalog.pg_rewrite as rule
+      join pg_catalog.pg_depend as dependency
+        on dependency.classid = 'pg_rewrite'::regclass and dependency.objid = rule.oid
+      where rule.ev_class = relation.oid
+        and dependency.refclassid = 'pg_class'::regclass
+        and dependency.refobjid = any(:tables::oid[])
+    )
+  )
+order by 1
+
+-- name: grant_past_policies
+-- role: tenantry_owner
+-- Policies say nothing about TRUNCATE, REFERENCES and TRIGGER; an owner has them anyway and is reported as an owner.
+select
+  format('%I.%I', namespace.nspname, relation.relname) as object,
+  who.rolname::text as role,
+  format('%s is granted, which no policy limits', string_agg(privilege.name, ', ' order by privilege.name)) as reason,
+  format('revoke %s on %I.%I from it (or from public)', string_agg(lower(privilege.name), ', ' order by privilege.name),
+    namespace.nspname, relation.relname) as fix
+from pg_catalog.pg_class as relation
+join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
+cross join pg_catalog.pg_roles as who
+cross join (values ('TRUNCATE'), ('REFERENCES'), ('TRIGGER')) as privilege (name)
+where relation.oid = any(:tables::oid[])
+  and who.rolname = any(:roles::text[])
+  and not pg_has_role(who.oid, relation.relowner, 'USAGE')
+  and case
+    when privilege.name = 'REFERENCES' then has_any_column_privilege(who.oid, relation.oid, 'REFERENCES')
+    else has_table_privilege(who.oid, relation.oid, privilege.name)
+  end
+group by namespace.nspname, relation.relname, who.rolname
+order by 1, 2
+
+-- name: default_privileges
+-- role: tenantry_owner
+-- Tables yet to be made would be granted at once, before anybody has put a policy on them.
+select
+  format('default privileges of %I%s', owner.rolname,
+    case when namespace.oid is null then '' else format(' in schema %I', namespace.nspname) end) as object,
+  coalesce(grantee.rolname::text, 'public') as role,
+  format('every new table is granted (%s) before it has a policy',
+    string_agg(acl.privilege_type, ', ' order by acl.privilege_type)) as reason,
+  format('alter default privileges for role %I%s revoke all on tables from %s', owner.rolname,
+    case when namespace.oid is null then '' else format(' in schema %I', namespace.nspname) end,
+    coalesce(quote_ident(grantee.rolname), 'public')) as fix
+from pg_catalog.pg_default_acl as defaults
+cross join lateral aclexplode(defaults.defaclacl) as acl
+join pg_catalog.pg_roles as owner on owner.oid = defaults.defaclrole
+left join pg_catalog.pg_roles as grantee on grantee.oid = acl.grantee
+left join pg_catalog.pg_namespace as namespace on namespace.oid = defaults.defaclnamespace
+where defaults.defaclobjtype = 'r'
+  and (namespace.oid is null or namespace.nspname = any(:schemas::text[]))
+  and acl.grantee <> defaults.defaclrole
+  and (acl.grantee = 0 or grantee.rolname = any(:roles::text[]))
+group by owner.rolname, namespace.oid, namespace.nspname, grantee.rolname
+order by 1, 2
+
+-- name: publication
+-- role: tenantry_owner
+-- Logical decoding knows no policies: a subscriber gets every tenant's rows.
+select
+  published.pubname::text as object,
+  null::text as role,
+  format('publishes %s (%s in all) past the policies: a subscriber gets every tenant''s rows',
+    min(format('%I.%I', published.schemaname, published.tablename)), count(*)) as reason,
+  format('drop publication %I, or leave these tables out of it', published.pubname) as fix
+from pg_catalog.pg_publication_tables as published
+join pg_catalog.pg_namespace as namespace on namespace.nspname = published.schemaname
+join pg_catalog.pg_class as relation on relation.relnamespace = namespace.oid and relation.relname = published.tablename
+where relation.oid = any(:tables::oid[])
+group by published.pubname
+order by 1
