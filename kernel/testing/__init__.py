@@ -14,6 +14,6 @@ does what comes due on the way. `mock_result`, `mock_error`, `mock_timeout` and 
 
 from kernel.testing.harness import Harness, StartOptions
 from kernel.testing.kills import Kill
-from kernel.testing.run import HarnessRun, RunEvent, RunFailure, StepView
+from kernel.testing.run import HarnessRun, RunEvent, RunFailure, RunLog, StepView
 
-__all__ = ["Harness", "HarnessRun", "Kill", "RunEvent", "RunFailure", "StartOptions", "StepView"]
+__all__ = ["Harness", "HarnessRun", "Kill", "RunEvent", "RunFailure", "RunLog", "StartOptions", "StepView"]

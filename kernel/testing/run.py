@@ -17,12 +17,13 @@ from kernel.errors import RunNotFoundError
 from kernel.execution.ledger import StepKind, StepRow, StepStatus
 from kernel.queries.run_events import run_events
 from kernel.queries.run_get import RunView, StageView, run_get
+from kernel.queries.run_logs import run_logs
 from kernel.states import RunStatus
 from kernel.testing.script import StepName
 from kernel.testing.session import RunOutcome, Session
 
 T = TypeVar("T")
-MAX_EVENTS = 100_000
+MAX_LINES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,17 @@ class RunEvent:
     stage_id: str | None
     data: dict[str, object]
     occurred_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RunLog:
+    """One line that a body logged."""
+
+    stage_id: str
+    attempt: int
+    level: str
+    message: str
+    fields: dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +143,16 @@ class HarnessRun:
     async def events(self) -> list[RunEvent]:
         """Return what happened to the run, oldest first."""
         async with self._session.transaction() as tx:
-            events = await run_events(tx, self.run_id, limit=MAX_EVENTS)
+            events = await run_events(tx, self.run_id, limit=MAX_LINES)
         return [RunEvent(e.sequence, e.type, e.stage_id, json.loads(e.data), e.occurred_at) for e in events]
+
+    async def logs(self) -> list[RunLog]:
+        """Return what the bodies of the run logged, oldest first."""
+        async with self._session.transaction() as tx:
+            lines = await run_logs(tx, self.run_id, limit=MAX_LINES)
+        return [
+            RunLog(line.stage_id, line.attempt, line.level, line.message, json.loads(line.fields)) for line in lines
+        ]
 
     async def stages(self) -> dict[str, StageView]:
         """Return the stages that exist, by id, in the order of the definition."""

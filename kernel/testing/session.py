@@ -46,7 +46,7 @@ class Session:
     async def transaction(self) -> AsyncGenerator[TenantTransaction]:
         """Open a transaction of the tenant's on the session's clock."""
         async with self._provider(self.tenant_id) as tx:
-            await tx.fetch_all(SQL["advance"], offset=f"{self.offset // timedelta(microseconds=1)} microseconds")
+            await tx.send([(SQL["advance"], {"offset": f"{self.offset // timedelta(microseconds=1)} microseconds"})])
             yield tx
 
     def stage_ids(self, workflow_id: str) -> list[str]:

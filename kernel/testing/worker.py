@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 
 from kernel.command import Command
 from kernel.commands.job_begin import JobBegin
+from kernel.commands.job_report import JobReport, Progress
 from kernel.commands.job_settle import JobSettle, Settlement
 from kernel.commands.step_write import StepWrite, read_steps
 from kernel.execution.abort import AbortSignal
@@ -105,7 +106,22 @@ class HarnessWorker:
         finally:
             self._aborts.remove(entry)
             threads.shutdown(wait=False)
+        if journal.has_reports:
+            await self._report(job, journal)
         return Performance(outcome, tuple(journal.annotations()), steps.remaining)
+
+    async def _report(self, job: LeasedJob, journal: StageJournal) -> None:
+        """Write what the body said; that is lost with its worker, as there, and no write to die at."""
+        who = {"run_id": job.run_id, "stage_id": job.stage_id, "attempt": job.attempt}
+        logs: list[dict[str, object]] = [
+            {**who, "level": line.level, "message": line.message, "fields": line.fields, "created_at": line.logged_at}
+            for line in journal.drain_logs()
+        ]
+        latest = journal.take_progress()
+        progress = [] if latest is None else [Progress(job.fence, latest.fraction, latest.message)]
+        self._life.check()
+        async with self._parts.transactions() as tx:
+            await self._parts.kernel.dispatch(JobReport(logs, progress), tx)
 
     async def write(self, what: str, command: Command[R]) -> R:
         """Carry a command out in a transaction of its own, unless the worker dies before it commits."""

@@ -2,13 +2,16 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 from uuid import UUID
 
 import pytest
 from pydantic import BaseModel, ValidationError
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from kernel import (
     KernelLimits,
@@ -25,7 +28,8 @@ from kernel import (
     workflow,
 )
 from kernel.testing import Harness, HarnessRun
-from tenancy import Database, load_sql
+from tenancy import Database, TenantTransaction, bind, load_sql
+from tests.support.environment import DatabaseUrls
 
 NOW = load_sql(__file__)
 Body = Callable[[StageContext[Any]], Coroutine[Any, Any, Any]]
@@ -140,6 +144,21 @@ async def test_a_failed_run_says_why(make: Make) -> None:
     assert (error.stage_id, error.message) == ("act", "Terminal: no such order")
 
 
+async def test_what_a_body_says_is_kept(make: Make) -> None:
+    async def body(ctx: StageContext[Any]) -> Any:
+        ctx.log("info", "counting", orders=3)
+        ctx.progress(0.5, "half")
+        ctx.annotate("shop", "north")
+
+    run = await begin(make(body))
+    assert await run.go() == "completed"
+    [line] = await run.logs()
+    assert (line.stage_id, line.attempt, line.level, line.message) == ("act", 1, "info", "counting")
+    assert line.fields == {"orders": 3}
+    types = [event.type for event in await run.events()]
+    assert types[3:6] == ["stage:progress", "stage:completed", "annotation:created"]
+
+
 async def test_a_retry_is_incomplete_until_its_time(make: Make) -> None:
     async def body(ctx: StageContext[Any]) -> Any:
         if ctx.attempt == 1:
@@ -179,6 +198,29 @@ async def test_each_harness_has_a_tenant_of_its_own(make: Make, database: Databa
     stranger = HarnessRun(second._session, run.run_id, "play")
     with pytest.raises(RunNotFoundError):
         await stranger.output()
+
+
+@pytest.mark.parametrize("how", ["asyncpg", "bound"])
+async def test_any_provider_of_transactions_will_do(
+    api_database: Database, database_urls: DatabaseUrls, how: str
+) -> None:
+    async def body(ctx: StageContext[Any]) -> Any:
+        await ctx.step.sleep("rest", "1h")
+        return await ten_steps(ctx)
+
+    engine = create_async_engine(database_urls.worker.replace("postgresql://", "postgresql+psycopg://"))
+
+    @asynccontextmanager
+    async def bound(tenant_id: UUID) -> AsyncGenerator[TenantTransaction]:
+        async with engine.begin() as connection:
+            await connection.execute(text("set local role tenantry_tenant"))
+            yield await bind(connection, tenant_id)
+
+    harness = Harness(play(body), api_database.transaction if how == "asyncpg" else bound)
+    run = await begin(harness)
+    await harness.advance("1h")
+    assert await run.output() == 45
+    await engine.dispose()
 
 
 # -- time -------------------------------------------------------------------------------------------------------------
@@ -512,6 +554,53 @@ async def test_ten_steps_survive_death_in_every_gap(make: Make, linger: str | No
     writes = 21 if linger is None else 11
     assert len(gaps) == 2 * writes
     assert gaps[-1] == f"after write {writes} (settle act)"
+
+
+async def test_steps_side_by_side_survive_death_in_every_gap(make: Make) -> None:
+    effects: Counter[str] = Counter()
+
+    async def body(ctx: StageContext[Any]) -> Any:
+        def effect(step: Any) -> str:
+            effects[step.external_key] += 1
+            return str(step.step_id)
+
+        told = await asyncio.gather(*(ctx.step.run(name, effect) for name in TEN))
+        await ctx.step.sleep("rest", "1h")
+        return told
+
+    harness = make(body)
+    for gap in harness.gaps():
+        effects.clear()
+        run = await begin(harness)
+        await harness.advance("3h")
+        assert await run.output() == TEN, gap
+        assert (len(effects), max(effects.values()) <= 2) == (len(TEN), True), gap
+
+
+async def test_two_workers_die_one_after_the_other(make: Make) -> None:
+    harness = make(ten_steps)
+    for first, second in ((2, 1), (3, 2), (8, 5)):
+        kills = [harness.kill_before(first)]
+        run = await begin(harness)
+        await run.go()
+        kills.append(harness.kill_after(second))
+        await harness.advance("1h")
+        assert [kill.happened for kill in kills] == [True, True]
+        assert await run.output() == 45
+        assert (await run.stages())["act"].attempt == 3
+
+
+async def test_a_body_that_always_kills_its_worker_fails_at_last(make: Make) -> None:
+    harness = make(ten_steps)
+    run = await begin(harness)
+    for _ in range(3):
+        harness.kill_before(1)
+        assert await run.go() == "incomplete"
+        harness.stand_still("6m")
+    assert await run.go() == "failed"
+    error = await run.error()
+    assert error is not None
+    assert error.code == "LEASE_HEARTBEAT_LOST"
 
 
 async def test_a_dead_workers_lease_stays_until_the_clock_has_passed_it(make: Make) -> None:
