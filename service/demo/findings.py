@@ -15,6 +15,7 @@ from service.demo.models import (
     ImportReport,
     Invoice,
     Parsed,
+    Payment,
     Totals,
 )
 
@@ -63,12 +64,12 @@ def find_duplicates(invoices: Iterable[Invoice]) -> Duplicates:
     return Duplicates(groups=sorted(groups, key=lambda group: (group.lines, group.kind)))
 
 
-def write_report(parsed: Parsed, findings: Findings) -> ImportReport:
-    """Put together what was accepted, what was refused and what deserves a second look."""
+def sum_payable(findings: Findings) -> list[CurrencyReport]:
+    """Take repeated lines out of the sums."""
     surplus: dict[str, Decimal] = defaultdict(Decimal)
     for group in findings.duplicates.groups:
         surplus[group.currency] += group.surplus
-    currencies = [
+    return [
         CurrencyReport(
             currency=total.currency,
             invoices=total.invoices,
@@ -78,6 +79,10 @@ def write_report(parsed: Parsed, findings: Findings) -> ImportReport:
         )
         for total in findings.totals.currencies
     ]
+
+
+def write_report(parsed: Parsed, findings: Findings, payment: Payment) -> ImportReport:
+    """Put together what was accepted, refused and paid, and what deserves a second look."""
     return ImportReport(
         filename=parsed.filename,
         lines=parsed.lines,
@@ -85,10 +90,11 @@ def write_report(parsed: Parsed, findings: Findings) -> ImportReport:
         rejected=len(parsed.rejects),
         decimal_commas=parsed.decimal_commas,
         reasons=dict(sorted(Counter(reject.reason for reject in parsed.rejects).items())),
-        currencies=currencies,
+        currencies=sum_payable(findings),
         top_customers=_top(findings.totals.customers),
         duplicates=findings.duplicates.groups,
         rejects=parsed.rejects,
+        payment=payment,
     )
 
 

@@ -94,7 +94,7 @@ class Duplicates(BaseModel):
 
 
 class Findings(BaseModel):
-    """What the report receives: the outputs of the two stages before it."""
+    """What the payment receives: the outputs of the two stages before it."""
 
     totals: Totals
     duplicates: Duplicates
@@ -110,6 +110,52 @@ class CurrencyReport(BaseModel):
     payable: Decimal
 
 
+class PaymentConfig(BaseModel):
+    """The configuration of the stage `payment`: what may be paid without an approval, in euros."""
+
+    approval_limit: Decimal = Decimal(1_500_000)
+
+
+class Rates(BaseModel):
+    """Exchange rates: euros for one unit of a currency."""
+
+    euros: dict[str, Decimal]
+
+
+class Due(BaseModel):
+    """What is to be paid, in euros; `unpriced` are the currencies that have no rate, whose invoices are not in it."""
+
+    euros: Decimal
+    limit: Decimal
+    unpriced: list[str] = Field(default_factory=list[str])
+
+    @property
+    def needs_approval(self) -> bool:
+        """Whether a person must look at it first."""
+        return self.euros > self.limit or bool(self.unpriced)
+
+
+class Approval(BaseModel):
+    """The payload of the signal that a payment above the limit waits for."""
+
+    approved: bool
+    by: str
+
+
+class Receipt(BaseModel):
+    """The bank's answer."""
+
+    reference: str
+
+
+class Payment(BaseModel):
+    """What was paid, and who approved it where that was needed."""
+
+    due: Due
+    approved_by: str | None
+    reference: str
+
+
 class ImportReport(BaseModel):
     """The run's output."""
 
@@ -123,3 +169,4 @@ class ImportReport(BaseModel):
     top_customers: list[CustomerTotal]
     duplicates: list[DuplicateGroup]
     rejects: list[Reject]
+    payment: Payment

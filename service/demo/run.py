@@ -1,11 +1,13 @@
-"""`tenantry demo`: two tenants import invoices at the same time, on a database, an API and a worker made for it."""
+"""`tenantry demo`: two tenants import and pay invoices side by side, on a database, an API and a worker made for it."""
 
 import asyncio
 import contextlib
+import json
 import signal
 import sys
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
@@ -18,28 +20,41 @@ from service.cli import watching
 from service.cli.client import ApiClient, ApiError
 from service.cli.output import console
 from service.cli.refusals import CommandError
+from service.demo.invoices import APPROVAL, COOLING_OFF, RATES
 from service.demo.report import render_report
 from service.demo.stack import Stack, running_stack
 from tenancy import Database, DatabaseSettings
 
 ONCE_TIMEOUT: Final = 180.0
+APPROVAL_PAUSE: Final = 1.5
 NOT_FOUND: Final = 404
+WAITS: Final = {
+    RATES: "the rate service does not answer; that step is tried again in a second.",
+    APPROVAL: "the payment is above the limit and waits for an approval; no worker is busy with it meanwhile.",
+    COOLING_OFF: "the payment is approved and sleeps for a second in which it can still be cancelled.",
+}
 
 
 @dataclass(slots=True)
 class Actor:
-    """A tenant of the demonstration, its file and, once it is started, its run."""
+    """A tenant of the demonstration, its file, who approves its payments and, once it is started, its run.
+
+    `key` may read and start runs, `approver_key` may only send signals. `waits` are the steps it was seen to wait for.
+    """
 
     slug: str
     name: str
     filename: str
+    approver: str
     key: str = ""
+    approver_key: str = ""
     run: dict[str, Any] | None = None
+    waits: set[str] = field(default_factory=set[str])
 
 
 ACTORS: Final = (
-    ("northwind", "Northwind Stationery", "northwind-stationery.csv"),
-    ("bergwerk", "Bergwerk Technik", "bergwerk-technik.csv"),
+    ("northwind", "Northwind Stationery", "northwind-stationery.csv", "Nora Quill"),
+    ("bergwerk", "Bergwerk Technik", "bergwerk-technik.csv", "Bernd Stollen"),
 )
 
 
@@ -70,8 +85,10 @@ async def _demonstrate(*, once: bool, slow: bool) -> int:
             message = f"The runs did not end within {ONCE_TIMEOUT:.0f} s. The worker said last: "
             raise CommandError(message + running.last_lines("worker")) from None
         completed = all(actor.run is not None and actor.run["status"] == "COMPLETED" for actor in actors)
-        for actor in actors:
-            screen.print(render_report(actor.name, actor.run or {}))
+        for actor, client in zip(actors, clients, strict=True):
+            run = actor.run or {}
+            steps = await client.get(f"/v1/runs/{run['id']}/steps")
+            screen.print(render_report(actor.name, run, steps["data"]))
         isolated = await _show_isolation(screen, actors, clients)
         if not once:
             await _stay(screen, running, actors)
@@ -84,7 +101,10 @@ async def _make_tenants(running: Stack) -> list[Actor]:
         for actor in actors:
             tenant = await tenants.create_tenant(database, actor.slug, actor.name)
             async with database.transaction(tenant["id"]) as tx:
-                actor.key = (await tenants.create_key(tx, name="demo"))["key"]
+                made = await tenants.create_key(tx, name="demo", scopes=["runs:read", "runs:write"])
+                actor.key = made["key"]
+                made = await tenants.create_key(tx, name="approver", scopes=["signals:write"])
+                actor.approver_key = made["key"]
     return actors
 
 
@@ -115,7 +135,7 @@ async def _watch(screen: Console, running: Stack, actors: list[Actor], clients: 
     told: dict[str, dict[str, str]] = {actor.slug: {} for actor in actors}
     live = Live(console=screen, refresh_per_second=8) if screen.is_terminal else None
 
-    async def follow(actor: Actor, client: ApiClient) -> None:
+    async def follow(actor: Actor, client: ApiClient, tasks: asyncio.TaskGroup) -> None:
         async for watched in watching.follow(client, (actor.run or {})["id"], title=actor.name):
             actor.run = watched.run
             current[actor.slug] = watched
@@ -124,6 +144,10 @@ async def _watch(screen: Console, running: Stack, actors: list[Actor], clients: 
             else:
                 for line in watching.changes(watched, told[actor.slug]):
                     screen.print(line, markup=False)
+            for stage_id, step_id in _new_waits(actor):
+                screen.print(f"{actor.name}: {WAITS.get(step_id, f'waits for {step_id}')}", markup=False)
+                if step_id == APPROVAL:
+                    tasks.create_task(_approve(screen, running, actor, stage_id))
 
     async def mind_the_worker() -> None:
         status = await asyncio.to_thread(running.worker.wait)
@@ -136,8 +160,28 @@ async def _watch(screen: Console, running: Stack, actors: list[Actor], clients: 
             minder = minding.create_task(mind_the_worker())
             async with asyncio.TaskGroup() as following:
                 for actor, client in zip(actors, clients, strict=True):
-                    following.create_task(follow(actor, client))
+                    following.create_task(follow(actor, client, following))
             minder.cancel()
+
+
+def _new_waits(actor: Actor) -> Iterator[tuple[str, str]]:
+    """Yield stage and step of each wait that is seen for the first time."""
+    for stage in (actor.run or {}).get("stages") or []:
+        wait = stage.get("waiting_for")
+        if stage["status"] == "SUSPENDED" and wait is not None and wait["step_id"] not in actor.waits:
+            actor.waits.add(wait["step_id"])
+            yield stage["id"], wait["step_id"]
+
+
+async def _approve(screen: Console, running: Stack, actor: Actor, stage_id: str) -> None:
+    """Send the signal as the tenant's approver, after a moment in which one sees the run wait."""
+    await asyncio.sleep(APPROVAL_PAUSE)
+    path = f"/v1/runs/{(actor.run or {})['id']}/signals"
+    payload = {"approved": True, "by": actor.approver}
+    async with ApiClient(running.url, actor.approver_key) as client:
+        answer = await client.post(path, {"stage_id": stage_id, "step_id": APPROVAL, "payload": payload})
+    signal_sent = f"{actor.name}: {actor.approver} approves: POST {path} -> {json.dumps(answer)}"
+    screen.print(signal_sent, markup=False, soft_wrap=True)
 
 
 async def _show_isolation(screen: Console, actors: list[Actor], clients: list[ApiClient]) -> bool:

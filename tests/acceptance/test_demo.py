@@ -55,6 +55,13 @@ def test_once_prints_both_reports_proves_isolation_and_leaves_nothing() -> None:
     for word in ("northwind-stationery.csv", "bergwerk-technik.csv", "Totals", "Rejects", "broken_encoding", "payable"):
         assert word in output
     assert output.count("-> 404") == 2
+    assert "is tried again" in output
+    assert "waits for an approval" in output
+    assert re.search(r'POST /v1/runs/\S+/signals -> .*"signalled": true', output)
+    assert len(re.findall(r"exchange-rates +run +completed +2 ", output)) == 2
+    assert len(re.findall(r"approval +signal +completed +waited.*approved by", output)) == 1
+    assert len(re.findall(r"cooling-off +sleep +completed", output)) == 1
+    assert len(re.findall(r" pay +run +completed +1 .*tny-", output)) == 2
     found = pids(output)
     assert {"postgres", "api", "worker"} <= set(found)
     assert not [name for name, pid in found.items() if is_alive(pid)]
@@ -69,14 +76,17 @@ def test_a_signal_ends_everything_gracefully(how: signal.Signals) -> None:
         assert "Traceback" not in demo.output
 
 
-def test_runs_of_a_killed_worker_complete_on_another_with_every_stage_settled_once() -> None:
+@pytest.mark.parametrize(
+    ("moment", "times"), [("parse COMPLETED", 2), ("waits for signal approval", 1)], ids=["in a body", "in a wait"]
+)
+def test_runs_of_a_killed_worker_complete_on_another_with_every_stage_settled_once(moment: str, times: int) -> None:
     short = {
         "TENANTRY_STALE_LEASE_THRESHOLD": "6s",
         "TENANTRY_HEARTBEAT_INTERVAL": "2s",
         "TENANTRY_DEMO_STAGE_SECONDS": "3",
     }
     with Process("demo", environment=short) as demo:
-        output = until(demo, lambda output: output.count("parse COMPLETED") == 2)
+        output = until(demo, lambda output: output.count(moment) == times)
         os.kill(pids(output)["worker"], signal.SIGKILL)
         with Process("worker", environment=exports(output)) as other:
             output = until(demo, lambda output: "Ctrl-C ends everything" in output)
@@ -88,5 +98,8 @@ def test_runs_of_a_killed_worker_complete_on_another_with_every_stage_settled_on
             (run,) = get(f"{url}/v1/runs", key)["data"]
             events = get(f"{url}/v1/runs/{run['id']}/events?limit=200", key)["data"]
             settled = Counter(event["stage_id"] for event in events if event["type"] == "stage:completed")
-            assert settled == {"parse": 1, "totals": 1, "duplicates": 1, "report": 1}
+            assert settled == {"parse": 1, "totals": 1, "duplicates": 1, "payment": 1, "report": 1}
+            steps = get(f"{url}/v1/runs/{run['id']}/steps", key)["data"]
+            assert {step["status"] for step in steps} == {"completed"}
+            assert run["status"] == "COMPLETED"
         assert demo.stop() == 0, demo.output

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.demo.findings import find_duplicates, total_up, write_report
-from service.demo.models import Findings, ImportReport, Invoice, Parsed, Reject
+from service.demo.models import Due, Findings, ImportReport, Invoice, Parsed, Payment, Reject
 
 
 def invoice(
@@ -28,7 +28,8 @@ def invoice(
 
 def report(*invoices: Invoice, rejects: tuple[Reject, ...] = ()) -> ImportReport:
     parsed = Parsed(filename="a.csv", lines=9, invoices=list(invoices), rejects=list(rejects))
-    return write_report(parsed, Findings(totals=total_up(invoices), duplicates=find_duplicates(invoices)))
+    payment = Payment(due=Due(euros=Decimal(1), limit=Decimal(2)), approved_by=None, reference="r")
+    return write_report(parsed, Findings(totals=total_up(invoices), duplicates=find_duplicates(invoices)), payment)
 
 
 def test_sums_are_exact_and_apart_by_currency() -> None:
