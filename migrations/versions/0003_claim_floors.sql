@@ -167,11 +167,127 @@ $$;
 
 grant select (priority) on tenantry.workflow_runs, tenantry.job_queue to tenantry_scheduler;
 
--- Who has work, and of which served pairs? As due_tenants_v1, whose walk from tenant to tenant has to pass the dead entries of
--- each that has nothing ready: the tenants in `floors` are left out of the walk and probed by themselves, in each lane from
--- its floor on, and the walk goes over the gaps between them. Items of floors are {is_job, tenant_id, workflow_id, version,
--- floors: {priority: rank}}. `was_walked` tells which tenants count for the page.
-create function tenantry.due_tenants_v2(served json, after uuid, page int, floors json)
+-- Who has work, and of which served pairs? As due_tenants_v1, with the pairs as JSON [workflow_id, version].
+create function tenantry.due_tenants_v2(served json, after uuid, page int)
+returns table (
+  tenant_id uuid, is_waiting boolean, was_walked boolean, weight int, status text, jobs json, runs json
+)
+language plpgsql volatile security invoker
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+begin
+  return query
+    with pairs as (
+      select true as is_job, pair.workflow_id, pair.version
+      from json_to_recordset(served) as pair (workflow_id text, version text)
+      union all
+      select false, pair.workflow_id, pair.version
+      from json_to_recordset(served) as pair (workflow_id text, version text)
+      union
+      select false, pair.workflow_id, ''
+      from json_to_recordset(served) as pair (workflow_id text, version text)
+    ),
+    walked as (
+      select pairs.is_job, pairs.workflow_id, pairs.version, found.tenant_id
+      from pairs
+      cross join lateral (
+        with recursive walk (tenant_id) as (
+          (
+            select job.tenant_id
+            from tenantry.job_queue as job
+            where job.workflow_id = pairs.workflow_id and job.version = pairs.version and job.ready
+              and job.tenant_id >= after
+            order by job.tenant_id
+            limit 1
+          )
+          union all
+          select (
+            select job.tenant_id
+            from tenantry.job_queue as job
+            where job.workflow_id = pairs.workflow_id and job.version = pairs.version and job.ready
+              and job.tenant_id > walk.tenant_id
+            order by job.tenant_id
+            limit 1
+          )
+          from walk
+          where walk.tenant_id is not null
+        )
+        select walk.tenant_id from walk where walk.tenant_id is not null limit page
+      ) as found
+      where pairs.is_job
+      union all
+      select pairs.is_job, pairs.workflow_id, pairs.version, found.tenant_id
+      from pairs
+      cross join lateral (
+        with recursive walk (tenant_id) as (
+          (
+            select run.tenant_id
+            from tenantry.workflow_runs as run
+            where run.workflow_id = pairs.workflow_id and run.version = pairs.version and run.ready
+              and run.tenant_id >= after
+            order by run.tenant_id
+            limit 1
+          )
+          union all
+          select (
+            select run.tenant_id
+            from tenantry.workflow_runs as run
+            where run.workflow_id = pairs.workflow_id and run.version = pairs.version and run.ready
+              and run.tenant_id > walk.tenant_id
+            order by run.tenant_id
+            limit 1
+          )
+          from walk
+          where walk.tenant_id is not null
+        )
+        select walk.tenant_id from walk where walk.tenant_id is not null limit page
+      ) as found
+      where not pairs.is_job
+    ),
+    due as (
+      select walked.tenant_id, walked.is_job, walked.workflow_id, walked.version, false as is_waiting, true as was_walked
+      from walked
+      union all
+      select waiting.tenant_id, null, null, null, true, false
+      from (
+        select job.tenant_id
+        from tenantry.job_queue as job
+        where job.status = 'PENDING' and not job.ready and job.available_at <= tenantry.now()
+        order by job.available_at
+        limit 1000
+      ) as waiting
+      union all
+      select waiting.tenant_id, null, null, null, true, false
+      from (
+        select run.tenant_id
+        from tenantry.workflow_runs as run
+        where run.status = 'PENDING' and not run.ready and run.available_at <= tenantry.now()
+        order by run.available_at
+        limit 1000
+      ) as waiting
+    )
+    select
+      due.tenant_id,
+      bool_or(due.is_waiting),
+      bool_or(due.was_walked),
+      coalesce(min(tenant.weight), 1),
+      coalesce(min(tenant.status), 'active'),
+      json_agg(json_build_array(due.workflow_id, due.version)) filter (where due.is_job),
+      json_agg(json_build_array(due.workflow_id, due.version)) filter (where not due.is_job)
+    from due
+    left join tenantry.tenants as tenant on tenant.tenant_id = due.tenant_id
+    group by due.tenant_id
+    order by due.tenant_id;
+end
+$$;
+
+-- The same from floors on. The walk from tenant to tenant has to pass the dead entries of each that has nothing ready: the
+-- tenants in `floors` are left out of it and probed by themselves, in each lane from its floor on, and the walk goes over the
+-- gaps between them. Items of floors are {is_job, tenant_id, workflow_id, version, floors: {priority: rank}}. `was_walked` tells
+-- which tenants count for the page. A function of its own, because planning it costs twice what planning the other costs.
+create function tenantry.due_tenants_from_v1(served json, after uuid, page int, floors json)
 returns table (
   tenant_id uuid, is_waiting boolean, was_walked boolean, weight int, status text, jobs json, runs json
 )

@@ -63,8 +63,11 @@ class Dispatcher:
         More tenants than a page holds are walked in turns: a call starts where the last full one ended. Those of
         `floors` are probed by themselves, from there on: `{is_job, tenant_id, workflow_id, version, floors}`.
         """
-        lanes = orjson.dumps(floors).decode()
-        rows = await self._read("due", served=self._served, after=self._cursors.due, page=PAGE, floors=lanes)
+        where: dict[str, object] = {"served": self._served, "after": self._cursors.due, "page": PAGE}
+        if floors:
+            rows = await self._read("due_from", **where, floors=orjson.dumps(floors).decode())
+        else:
+            rows = await self._read("due", **where)
         walked = [row for row in rows if row["was_walked"]]
         self._cursors.due = walked[-1]["tenant_id"] if len(walked) >= PAGE else FIRST
         return [_due_tenant(row) for row in rows]

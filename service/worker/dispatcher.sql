@@ -7,7 +7,14 @@
 -- whose waiting rows came due. The function's text is in the migrations (0003): it is asked forty times a second.
 select
   due.tenant_id, due.is_waiting, due.was_walked, due.weight, due.status, due.jobs::text as jobs, due.runs::text as runs
-from tenantry.due_tenants_v2(:served::text::json, :after::uuid, :page::int, :floors::text::json) as due
+from tenantry.due_tenants_v2(:served::text::json, :after::uuid, :page::int) as due
+
+-- name: due_from
+-- role: tenantry_scheduler
+-- The same, passing the dead entries of the tenants that come with floors.
+select
+  due.tenant_id, due.is_waiting, due.was_walked, due.weight, due.status, due.jobs::text as jobs, due.runs::text as runs
+from tenantry.due_tenants_from_v1(:served::text::json, :after::uuid, :page::int, :floors::text::json) as due
 
 -- name: leases
 -- role: tenantry_scheduler

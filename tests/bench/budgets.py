@@ -69,7 +69,7 @@ def due_query(cluster: BenchCluster, sizes: Sizes) -> Iterator[Figure]:
         _send(spine, "add_due_jobs", count=10, **THREE)
         _send(spine, "settle_statistics")
         served = json.dumps([{"workflow_id": name, "version": version} for name, version in REGISTRY.served])
-        params = {"served": served, "after": dispatcher.FIRST, "page": dispatcher.PAGE, "floors": "[]"}
+        params = {"served": served, "after": dispatcher.FIRST, "page": dispatcher.PAGE}
         _, executing, rows = _explain(spine, dispatcher.SQL["due"], params, None)
         assert rows == 10, rows
         planning, first, _ = _explain(spine, dispatcher.SQL["due"], params, None, is_planned_anew=True)

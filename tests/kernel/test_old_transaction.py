@@ -102,9 +102,7 @@ async def test_a_claim_from_its_floor_touches_few_pages(
 
 def question(floors: list[dict[str, object]]) -> Call:
     """Who has work?"""
-    return dispatcher.SQL["due"], {
-        "served": lane_items(REGISTRY.served, {}),
-        "after": dispatcher.FIRST,
-        "page": dispatcher.PAGE,
-        "floors": json.dumps(floors),
-    }
+    where = {"served": lane_items(REGISTRY.served, {}), "after": dispatcher.FIRST, "page": dispatcher.PAGE}
+    if not floors:
+        return dispatcher.SQL["due"], where
+    return dispatcher.SQL["due_from"], {**where, "floors": json.dumps(floors)}
