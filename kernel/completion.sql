@@ -21,9 +21,12 @@ where job.tenant_id = :tenant_id::uuid
 order by is_due desc, stage.number
 
 -- name: waits
--- How many stages of a run wait outside the queue, and how many are not over for another reason.
+-- How many stages of a run wait outside the queue, and how many are not over for another reason, replays that a worker has
+-- included.
 select
   count(*) filter (where stage.status = 'SUSPENDED')::int as suspended,
-  count(*) filter (where stage.status in ('PENDING', 'RUNNING'))::int as active
+  count(*) filter (where stage.status in ('PENDING', 'RUNNING') or job.status = 'RUNNING')::int as active
 from tenantry.workflow_stages as stage
+left join tenantry.job_queue as job
+  on job.tenant_id = :tenant_id::uuid and job.run_id = stage.run_id and job.stage_id = stage.stage_id
 where stage.tenant_id = :tenant_id::uuid and stage.run_id = :run_id::uuid
