@@ -15,5 +15,16 @@ does what comes due on the way. `mock_result`, `mock_error`, `mock_timeout` and 
 from kernel.testing.harness import Harness, StartOptions
 from kernel.testing.kills import Kill
 from kernel.testing.run import HarnessRun, RunEvent, RunFailure, RunLog, StepView
+from kernel.testing.session import RunOutcome
 
-__all__ = ["Harness", "HarnessRun", "Kill", "RunEvent", "RunFailure", "RunLog", "StartOptions", "StepView"]
+__all__ = [
+    "Harness",
+    "HarnessRun",
+    "Kill",
+    "RunEvent",
+    "RunFailure",
+    "RunLog",
+    "RunOutcome",
+    "StartOptions",
+    "StepView",
+]
