@@ -63,19 +63,22 @@ def is_coroutine_function(function: Callable[..., Any]) -> bool:
 
 
 def takes_argument(function: Callable[..., Any]) -> bool:
-    """Whether it has a positional parameter to give the step to."""
+    """Whether it has a positional parameter to give the step to.
+
+    One with a default is not asked to be filled (`lambda item=item: …` in a loop), unless it is called `step`.
+    """
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return False
-    return any(parameter.kind in _POSITIONAL for parameter in parameters)
+    return any(
+        parameter.kind is inspect.Parameter.VAR_POSITIONAL
+        or (parameter.kind in _POSITIONAL and (parameter.default is parameter.empty or parameter.name == "step"))
+        for parameter in parameters
+    )
 
 
-_POSITIONAL = (
-    inspect.Parameter.POSITIONAL_ONLY,
-    inspect.Parameter.POSITIONAL_OR_KEYWORD,
-    inspect.Parameter.VAR_POSITIONAL,
-)
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def encode(step_id: str, value: object) -> str:
