@@ -57,6 +57,10 @@ async def adopt(connection: CallerConnection, tenant_id: UUID) -> TenantTransact
     tenant = _checked(tenant_id)
     adapter = await _adapter(connection, tenant)
     bound = await _standing(adapter)
+    if bound is None:
+        # A product may name the tenant in a way of its own, in its version of `tenantry.current_tenant_id()`.
+        named = await adapter.fetch_one(SQL["named"])
+        bound = named["tenant"] if named is not None else None
     if bound != tenant:
         raise TenantMismatchError(
             "no tenant is bound to the transaction" if bound is None else "the transaction is bound to another tenant"

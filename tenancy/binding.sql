@@ -85,3 +85,7 @@ select to_regclass('tenantry.alembic_version') is not null as is_migrated
 -- name: revision
 -- The revision of the schema.
 select version_num from tenantry.alembic_version
+
+-- name: named
+-- The tenant that the policies see, by whatever the product's version of the function goes.
+select tenantry.current_tenant_id() as tenant
