@@ -356,14 +356,16 @@ order by 1
 select
   format('%I.%I', namespace.nspname, relation.relname) as object,
   who.rolname::text as role,
-  format('%s is granted, but no permissive policy covers it', command.name) as reason,
-  format(
-    'create a policy for %s on %I.%I, or revoke %s on it', command.name, namespace.nspname, relation.relname, command.name
-  ) as fix
+  format('granted, and covered by no permissive policy: %s', string_agg(command.name, ', ' order by command.place))
+    as reason,
+  format('create a policy for each on %I.%I, or revoke %s on it', namespace.nspname, relation.relname,
+    string_agg(lower(command.name), ', ' order by command.place)) as fix
 from pg_catalog.pg_class as relation
 join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
 cross join pg_catalog.pg_roles as who
-cross join (values ('SELECT', 'r'), ('INSERT', 'a'), ('UPDATE', 'w'), ('DELETE', 'd')) as command (name, letter)
+cross join (
+  values (1, 'SELECT', 'r'), (2, 'INSERT', 'a'), (3, 'UPDATE', 'w'), (4, 'DELETE', 'd')
+) as command (place, name, letter)
 where relation.oid = any(:tables::oid[])
   and who.rolname = any(:roles::text[])
   and relation.relrowsecurity
@@ -386,7 +388,8 @@ where relation.oid = any(:tables::oid[])
       and policy.polcmd::text in ('*', command.letter)
       and case when named.oid = 0 then true else pg_has_role(who.oid, named.oid, 'USAGE') end
   )
-order by 1, 2, command.letter
+group by namespace.nspname, relation.relname, who.rolname
+order by 1, 2
 
 -- name: policy_without_check
 -- role: tenantry_owner

@@ -9,11 +9,13 @@ import psycopg
 import typer
 from sqlalchemy.exc import DBAPIError
 
+from service.cli import audits
 from service.cli.operator import read_settings
 from service.cli.output import Json, print_fields, print_json, tell
 from service.cli.refusals import CommandError
 
-app = typer.Typer(help="The database's schema: migrate, status.", no_args_is_help=True)
+app = typer.Typer(help="The database: migrate, status, audit.", no_args_is_help=True)
+app.command("audit")(audits.audit)
 
 
 @app.command("migrate")
