@@ -30,6 +30,7 @@ class Ladder(BaseModel):
     diary: str = os.devnull
     hang_at: int = -1
     seconds: float = 0
+    lease: str = "3s"
 
 
 class Total(BaseModel):
@@ -142,12 +143,20 @@ async def flaky(ctx: StageContext, task: Task) -> Task:
 RUNGS = 10
 
 
+@stage("dozing")
+async def dozing(ctx: StageContext, task: Task) -> Task:
+    await ctx.step.run("before", lambda: None)
+    await ctx.step.sleep("doze", task.seconds)
+    write(ctx, task, "end")
+    return task
+
+
 @stage("climb", max_attempts=20)
 async def climb(ctx: StageContext, ladder: Ladder) -> Total:
     total = 0
     for number in range(RUNGS):
         await _hang(ctx, ladder, 2 * number)
-        total = await ctx.step.run(f"rung-{number}", partial(_rung, ctx, ladder, number, total), lease="3s")
+        total = await ctx.step.run(f"rung-{number}", partial(_rung, ctx, ladder, number, total), lease=ladder.lease)
     await _hang(ctx, ladder, 2 * RUNGS)
     return Total(total=total)
 
@@ -228,6 +237,7 @@ REGISTRY = Registry(
         workflow("choosy", input=Task).pipe(choosy).pipe(three).build(),
         workflow("unanswered", input=Task).pipe(unanswered).build(),
         workflow("climb", input=Ladder).pipe(climb).build(),
+        workflow("dozing", input=Task).pipe(dozing).build(),
         workflow("odd", input=Oddity).pipe(odd).build(),
         workflow("odd_thread", input=Oddity).pipe(odd_thread).build(),
     ]

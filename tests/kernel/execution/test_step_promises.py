@@ -334,3 +334,21 @@ async def test_a_replay_whose_worker_died_is_taken_back_and_counts_an_attempt(ma
     assert (await hand.lease()).replay
     await hand.reap()
     assert (await run_of(look, run_id))["error"]["code"] == "LEASE_HEARTBEAT_LOST"
+
+
+async def test_a_replay_is_taken_back_early_only_when_a_heartbeat_is_overdue(make: Make, look: Look) -> None:
+    """A worker beats every third of the threshold, which may be more than the minute that its next poll is ahead."""
+
+    async def body(ctx: StageContext[Any]) -> Any:
+        await ctx.step.sleep("rest", "1m")
+
+    hand = make(body)
+    run_id = await hand.start()
+    await hand.go()
+    hand.clock.advance(minutes=2)
+    await hand.lease()
+    for seconds, taken in ((101, 0), (50, 1)):
+        hand.clock.advance(seconds=seconds)
+        async with hand.transaction() as tx:
+            assert (await hand.kernel.dispatch(LeaseReapStale(), tx)).released == taken
+    assert (await run_of(look, run_id))["status"] == "RUNNING"

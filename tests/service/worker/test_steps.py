@@ -1,0 +1,84 @@
+"""Durable steps in a worker host: replies that are lost on the way, stops in the midst of a step."""
+
+import asyncio
+import time
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+
+from tests.support.arena import Arena
+from tests.support.hosts import running, settings
+from tests.support.proxy import LossyProxy
+from tests.support.stress import RUNGS
+
+TOTAL = RUNGS * (RUNGS + 1) // 2
+# What the messages with COMMIT carry: the first claim, a claim with the outcome before it, the last outcome's settle.
+COMMITS = {
+    "claim": lambda data: b"step_ledger" in data and b"claim" in data and b"outcome" not in data,
+    "outcome": lambda data: b"step_ledger" in data and b"outcome" in data,
+    "settle": lambda data: b"commit" in data and b"workflow:completed" in data,
+}
+
+
+@pytest.mark.parametrize("which", sorted(COMMITS))
+@pytest.mark.parametrize("silently", [False, True])
+async def test_a_lost_reply_costs_no_second_call_of_a_step(
+    ring: Arena, monkeypatch: pytest.MonkeyPatch, which: str, silently: bool
+) -> None:
+    """claim_id tells that the claim is had, and that the outcome is recorded."""
+    monkeypatch.setattr("tenancy.owned.REPLY_S", 2.0)
+    async with LossyProxy(ring.urls.worker) as proxy, running(settings(ring.urls, database_url=proxy.url)):
+        await ring.start("nap", 1)
+        await ring.all_over()
+        proxy.lose(COMMITS[which], silently=silently)
+        await ring.start("climb", 3)
+        assert await ring.all_over(20) == {"COMPLETED": 4}
+        assert proxy.lost == 1
+    await ring.assert_settled_once()
+    calls = Counter((run_id, step_id) for run_id, step_id, *_ in ring.notes("rung"))
+    assert (len(calls), set(calls.values())) == (3 * RUNGS, {1})
+    runs = await ring.rows(
+        "select output from tenantry.workflow_runs where tenant_id = %(tenant)s and workflow_id = 'climb'"
+    )
+    assert [run["output"] for run in runs] == [{"total": TOTAL}] * 3
+    assert {stage["attempt"] for stage in await ring.stages()} == {1}
+
+
+async def test_a_stop_in_the_midst_of_a_step_gives_its_lease_back(ring: Arena) -> None:
+    """The next worker runs the step at once, as a reclaim, in the same attempt of its stage."""
+    quick = {"shutdown_grace": timedelta(milliseconds=100), "abort_grace": timedelta(milliseconds=100)}
+    await ring.start("climb", hang_at=7, lease="1h")
+    async with running(settings(ring.urls, **quick)):
+        await ring.noted("hung")
+    (step,) = await ring.rows(
+        "select step_id, lease_expires_at <= clock_timestamp() as is_over, now() from tenantry.workflow_steps"
+        " where tenant_id = %(tenant)s and status = 'running'"
+    )
+    assert (step["step_id"], step["is_over"]) == ("rung-3", True)
+    assert {stage["attempt"] for stage in await ring.stages()} == {0}
+    began = time.monotonic()
+    async with running(settings(ring.urls, **quick)):
+        await ring.noted("hung", 2)
+        assert time.monotonic() - began < 5
+    assert [note[3] for note in ring.notes("rung") if note[1] == "rung-3"] == ["1", "2"]
+    assert len({note[2] for note in ring.notes("rung") if note[1] == "rung-3"}) == 1
+
+
+async def test_a_database_that_is_away_while_a_replay_reads_its_ledger_costs_no_attempt(ring: Arena) -> None:
+    async with LossyProxy(ring.urls.worker) as proxy, running(settings(ring.urls, database_url=proxy.url)):
+        await ring.start("nap", 1)
+        await ring.all_over()
+
+        def is_read(data: bytes) -> bool:
+            if b"order by step.seq" not in data:
+                return False
+            if proxy.lost < 5:
+                asyncio.get_running_loop().call_soon(proxy.lose, is_read)
+            return True
+
+        proxy.lose(is_read)
+        await ring.start("dozing", seconds=0.5)
+        assert await ring.all_over(30) == {"COMPLETED": 2}
+        assert proxy.lost == 6
+    assert (await ring.events())["stage:retrying"] == 0
