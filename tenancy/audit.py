@@ -67,7 +67,7 @@ CHECKS = (
     Check("policy_command_missing", "error", "Granted command that no policy covers"),
     Check("policy_without_check", "error", "Policy without WITH CHECK"),
     Check("policy_open", "error", "Policy that is true for every tenant's rows"),
-    Check("policy_alternative", "warning", "Policy with an alternative to the comparison of the tenant"),
+    Check("policy_alternative", "warning", "Policy by which rows pass otherwise than by their tenant"),
     Check("policy_unindexable", "warning", "Policy that cannot use an index"),
     Check("tenant_index_missing", "warning", "Table without an index that starts with the tenant column"),
     Check("key_without_tenant", "error", "Primary or unique key without the tenant column"),
@@ -80,6 +80,9 @@ CHECKS = (
     Check("grant_past_policies", "error", "Grant of TRUNCATE, REFERENCES or TRIGGER"),
     Check("default_privileges", "error", "Default privileges on tables yet to be made"),
     Check("publication", "error", "Publication of audited tables"),
+    Check("rule_as_owner", "error", "Rule that runs with the owner's rights"),
+    Check("schema_create", "warning", "Role that may create in an audited schema"),
+    Check("tenant_preset", "error", "Role or database that binds a tenant by itself"),
     Check(SERVER_CODE, "warning", "Server with known holes in row-level security"),
 )
 

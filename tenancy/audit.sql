@@ -283,7 +283,7 @@ order by 1
 
 -- name: tenant_column_missing
 -- role: tenantry_owner
--- Rows that name no tenant belong to everybody.
+-- Rows that name no tenant belong to everybody; but a table to which tenant columns refer is that of the tenants.
 select
   format('%I.%I', namespace.nspname, relation.relname) as object,
   null::text as role,
@@ -300,6 +300,16 @@ where relation.oid = any(:tables::oid[])
       and attribute.attname = :tenant_column::text
       and attribute.attnum > 0
       and not attribute.attisdropped
+  )
+  and not exists (
+    select
+    from pg_catalog.pg_constraint as key
+    join pg_catalog.pg_attribute as naming
+      on naming.attrelid = key.conrelid and naming.attname = :tenant_column::text and not naming.attisdropped
+    where key.contype = 'f'
+      and key.confrelid = relation.oid
+      and key.conrelid = any(:tables::oid[])
+      and key.conkey = array[naming.attnum]
   )
 order by 1
 
@@ -471,7 +481,10 @@ where relation.oid = any(:tables::oid[])
     where narrow.polrelid = relation.oid
       and not narrow.polpermissive
       and narrow.polcmd in ('*', policy.polcmd)
-      and narrow.polqual::text like format('%%{VAR :varno 1 :varattno %s %%', tenant.attnum)
+      and coalesce(narrow.polqual, narrow.polwithcheck)::text
+        like format('%%{VAR :varno 1 :varattno %s %%', tenant.attnum)
+      and coalesce(narrow.polwithcheck, narrow.polqual)::text
+        like format('%%{VAR :varno 1 :varattno %s %%', tenant.attnum)
       and case when named.oid = 0 then true else pg_has_role(who.oid, named.oid, 'USAGE') end
   )
 group by namespace.nspname, relation.relname, relation.oid, policy.polname, who.oid, who.rolname
@@ -479,21 +492,44 @@ order by 1, 2
 
 -- name: policy_alternative
 -- role: tenantry_owner
--- `tenant = … or …`: rows pass by the other side alone. `current_setting(…) is null or …` is the usual one.
+-- `tenant = … or …`, CASE, or no equality at all: rows pass otherwise than by being the tenant's. Usual is
+-- `current_setting(…) is null or …`. Policies that `policy_open` finds have no need of this.
 select
   format('%I.%I: policy %I', namespace.nspname, relation.relname, policy.polname) as object,
   null::text as role,
-  format('an OR lets rows pass without the comparison of %s', :tenant_column::text) as reason,
+  format('%s lets rows pass without the equality of %s',
+    string_agg(distinct way.name, ' and ' order by way.name), :tenant_column::text) as reason,
   format(
-    'alter policy %I on %I.%I to the comparison alone; who must see more gets a policy and a role of its own',
+    'alter policy %I on %I.%I to the equality alone; who must see more gets a policy and a role of its own',
     policy.polname, namespace.nspname, relation.relname
   ) as fix
 from pg_catalog.pg_policy as policy
 join pg_catalog.pg_class as relation on relation.oid = policy.polrelid
 join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
+join pg_catalog.pg_attribute as tenant
+  on tenant.attrelid = relation.oid and tenant.attname = :tenant_column::text and not tenant.attisdropped
+cross join lateral (
+  values
+    (policy.polqual::text, pg_get_expr(policy.polqual, policy.polrelid)),
+    (policy.polwithcheck::text, pg_get_expr(policy.polwithcheck, policy.polrelid))
+) as side (tree, expression)
+cross join lateral (
+  select 'an OR' as name
+  where side.tree ~ format('\{BOOLEXPR :boolop or .*\{VAR :varno 1 :varattno %s ', tenant.attnum)
+  union all
+  select 'a CASE'
+  where side.tree ~ format('\{CASE(EXPR)? .*\{VAR :varno 1 :varattno %s ', tenant.attnum)
+  union all
+  select 'another operator'
+  where side.tree ~ format('\{VAR :varno 1 :varattno %s ', tenant.attnum)
+    and side.expression !~ format(
+      '\m%1$s"?\)*(::[a-z ]+)?\)* (= |IN \(|IS DISTINCT FROM )|= \(*"?%1$s\M',
+      regexp_replace(:tenant_column::text, '\W', '\\\&', 'g')
+    )
+) as way
 where relation.oid = any(:tables::oid[])
   and policy.polpermissive
-  and concat(policy.polqual::text, policy.polwithcheck::text) like '%{BOOLEXPR :boolop or %'
+group by namespace.nspname, relation.relname, policy.polname
 order by 1
 
 -- name: policy_unindexable
@@ -815,4 +851,54 @@ join pg_catalog.pg_namespace as namespace on namespace.nspname = published.schem
 join pg_catalog.pg_class as relation on relation.relnamespace = namespace.oid and relation.relname = published.tablename
 where relation.oid = any(:tables::oid[])
 group by published.pubname
+order by 1
+
+-- name: rule_as_owner
+-- role: tenantry_owner
+-- What a rule adds to a statement runs with the rights of the table's owner.
+select
+  format('%I.%I: rule %I', namespace.nspname, relation.relname, rule.rulename) as object,
+  null::text as role,
+  format('runs its statements with the rights of %I and not with those of who asks', owner.rolname) as reason,
+  format('drop rule %I on %I.%I', rule.rulename, namespace.nspname, relation.relname) as fix
+from pg_catalog.pg_rewrite as rule
+join pg_catalog.pg_class as relation on relation.oid = rule.ev_class
+join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
+join pg_catalog.pg_roles as owner on owner.oid = relation.relowner
+where relation.oid = any(:tables::oid[])
+order by 1
+
+-- name: schema_create
+-- role: tenantry_owner
+-- Who may create in the schema makes tables without policies, and functions that others then call by mistake.
+select
+  namespace.nspname::text as object,
+  who.rolname::text as role,
+  'CREATE is granted on the schema: tables made by it have its rights and no policy' as reason,
+  format('revoke create on schema %I from it (or from public)', namespace.nspname) as fix
+from pg_catalog.pg_namespace as namespace
+cross join pg_catalog.pg_roles as who
+where namespace.nspname = any(:schemas::text[])
+  and who.rolname = any(:roles::text[])
+  and not pg_has_role(who.oid, namespace.nspowner, 'USAGE')
+  and has_schema_privilege(who.oid, namespace.oid, 'CREATE')
+order by 1, 2
+
+-- name: tenant_preset
+-- role: tenantry_owner
+-- A tenant that the role or the database sets by itself is bound where nobody bound one.
+select
+  coalesce(who.rolname::text, current_database()::text) as object,
+  null::text as role,
+  'sets tenantry.tenant_id by itself: its connections are bound to that tenant before they bind one' as reason,
+  case
+    when who.oid is null then format('alter database %I reset tenantry.tenant_id', current_database())
+    when setting.setdatabase = 0 then format('alter role %I reset tenantry.tenant_id', who.rolname)
+    else format('alter role %I in database %I reset tenantry.tenant_id', who.rolname, current_database())
+  end as fix
+from pg_catalog.pg_db_role_setting as setting
+left join pg_catalog.pg_roles as who on who.oid = setting.setrole
+where setting.setdatabase in (0, (select here.oid from pg_catalog.pg_database as here where here.datname = current_database()))
+  and (setting.setrole = 0 or who.rolname = any(:roles::text[]))
+  and exists (select from unnest(setting.setconfig) as item (text) where lower(item.text) like 'tenantry.tenant\_id=_%')
 order by 1

@@ -40,6 +40,13 @@ def _policy(using: str, rest: str = "") -> str:
 
 ORDERS = "shop.orders"
 LOOSE = "shop.orders: policy loose"
+ODD = """
+create schema odd;
+create table odd."My Rows" ("Tenant (id)" varchar(20) not null primary key);
+alter table odd."My Rows" enable row level security, force row level security;
+create policy own on odd."My Rows" using ("Tenant (id)" = current_setting('odd.tenant', true))
+  with check ("Tenant (id)" = current_setting('odd.tenant', true));
+"""
 FAULTS = {
     "unknown-role": Fault("drop owned by shop_app; drop role shop_app", "role_unknown", "shop_app"),
     "unknown-schema": Fault("drop schema shop cascade", "schema_unknown", "shop"),
@@ -131,6 +138,17 @@ FAULTS = {
     "or-unset": Fault(
         _policy("shop.tenant() is null or tenant_id = shop.tenant()"), "policy_alternative", LOOSE, "OR"
     ),
+    "or-in-an-and": Fault(
+        _policy("(current_user = 'boss' or tenant_id = shop.tenant()) and note <> ''"), "policy_alternative", LOOSE, "OR"
+    ),
+    "case": Fault(
+        _policy("case when current_user = 'boss' then true else tenant_id = shop.tenant() end"), "policy_alternative", LOOSE, "CASE"
+    ),
+    "not-equal": Fault(_policy("tenant_id <> shop.tenant()"), "policy_alternative", LOOSE, "another operator"),
+    "narrowed-only-to-read": Fault(
+        _policy("true") + "; create policy narrow on shop.orders as restrictive using (tenant_id = shop.tenant())"
+        " with check (true)", "policy_open", LOOSE,
+    ),
     "coalesce": Fault(
         _policy("tenant_id = coalesce(shop.tenant(), gen_random_uuid())"), "policy_unindexable", LOOSE, "COALESCE"
     ),
@@ -221,6 +239,13 @@ FAULTS = {
     "publication": Fault("create publication feed for table shop.orders", "publication", "feed", "shop.orders"),
     "publication-of-all": Fault("create publication feed for all tables", "publication", "feed"),
     "publication-of-schema": Fault("create publication feed for tables in schema shop", "publication", "feed"),
+    "rule": Fault(
+        "create rule copy as on insert to shop.orders do also delete from shop.lines", "rule_as_owner", "shop.orders: rule copy"
+    ),
+    "create-in-schema": Fault("grant create on schema shop to public", "schema_create", "shop", "shop_app"),
+    "preset-tenant": Fault(
+        "alter role shop_app set tenantry.tenant_id = '00000000-0000-0000-0000-000000000001'", "tenant_preset", "shop_app"
+    ),
     # Tenantry's own schema, where some of this is meant, but no more than is listed.
     "worker-inherits": Fault(
         "alter role tenantry_worker inherit", "role_membership", "tenantry_worker", "inherits", OF_TENANTRY, until=15
@@ -338,6 +363,15 @@ async def test_each_fault_is_found(root: psycopg.AsyncConnection, fault: str) ->
         "create publication feed for table tenantry.job_queue",
         "create unique index by_note on shop.orders (note, tenant_id)",
         "create role extra; grant extra to shop_app",
+        # The tenants' own table has another name for the column.
+        (
+            "create table shop.accounts (id uuid primary key); alter table shop.accounts enable row level security,"
+            " force row level security; create policy own on shop.accounts using (id = shop.tenant()) with check (id = shop.tenant());"
+            " alter table shop.orders add foreign key (tenant_id) references shop.accounts (id)"
+        ),
+        _policy("shop.tenant() = tenant_id"),
+        _policy("tenant_id = shop.tenant() and (note <> 'x' or note <> 'y')"),
+        _policy("tenant_id is not distinct from shop.tenant()"),
         "grant tenantry_tenant to shop_app",
         "create role safe noinherit; alter default privileges for role shop_owner grant select on tables to safe",
         # A permissive policy that is always true, narrowed by a restrictive one.
@@ -351,6 +385,17 @@ async def test_what_leaks_nothing_is_not_accused(root: psycopg.AsyncConnection, 
     await root.execute(harmless.encode())
     found = await _audit(root, OF_SHOP)
     assert [finding for finding in found if finding.code != SERVER_CODE] == []
+
+
+async def test_a_tenant_column_of_another_type_with_an_odd_name(root: psycopg.AsyncConnection) -> None:
+    await root.execute(ODD.encode())
+    found = await _audit(root, Scope(("shop_app",), ("odd",), "Tenant (id)"))
+    assert [finding for finding in found if finding.code != SERVER_CODE] == []
+    await root.execute("""alter policy own on odd."My Rows" using ("Tenant (id)" is not null)""")
+    found = await _audit(root, Scope(("shop_app",), ("odd",), "Tenant (id)"))
+    assert [(one.code, one.object) for one in found if one.level == "error"] == [
+        ("policy_open", 'odd."My Rows": policy own')
+    ]
 
 
 async def test_a_fix_that_is_a_statement_closes_what_it_is_for(root: psycopg.AsyncConnection) -> None:
