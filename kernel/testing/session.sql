@@ -3,7 +3,7 @@
 select set_config('tenantry.clock_offset', :offset::text, true)
 
 -- name: moments
--- When each of these runs goes on by itself, and the clock now: a run that is not due, a retry, a lease that lapses, a step's
+-- When each of these runs may go on by itself, and the clock now: a run that is not due, a retry, a lease that lapses, a step's
 -- next try, poll, end or deadline. The keepalive of a signal is left out where the wait's deadline is known: in a test no
 -- wake-up is lost.
 select moment.at, tenantry.now() as now
@@ -12,13 +12,18 @@ from (
   from tenantry.workflow_runs as run
   where run.tenant_id = :tenant_id::uuid and run.run_id = any(:run_ids::uuid[]) and run.status = 'PENDING'
   union all
-  select
+  select unnest(
     case
-      when job.status = 'PENDING' and job.replay then coalesce(step.at, job.available_at)
-      when job.status = 'PENDING' then job.available_at
-      when job.replay then least(job.locked_at + :stale_after::interval, stage.next_poll_at)
-      else job.locked_at + :stale_after::interval
+      when job.status = 'PENDING' and job.replay then array[coalesce(step.at, job.available_at)]
+      when job.status = 'PENDING' then array[job.available_at]
+      -- A replay is taken back by whichever of these comes first; to look too early does no harm.
+      else array[
+        job.locked_at + :stale_after::interval,
+        case when job.replay then job.locked_at + :stale_after::interval / 2 end,
+        case when job.replay then stage.next_poll_at end
+      ]
     end
+  )
   from tenantry.job_queue as job
   join tenantry.workflow_stages as stage
     on stage.tenant_id = :tenant_id::uuid and stage.run_id = job.run_id and stage.stage_id = job.stage_id
@@ -31,6 +36,7 @@ from (
   ) as step on true
   where job.tenant_id = :tenant_id::uuid and job.run_id = any(:run_ids::uuid[]) and job.status in ('PENDING', 'RUNNING')
 ) as moment
+where moment.at is not null
 
 -- name: standing
 -- How a run is, and whether all that is left of it waits for something outside: every job is parked, none leased or to be

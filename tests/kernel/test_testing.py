@@ -587,7 +587,8 @@ async def test_two_workers_die_one_after_the_other(make: Make) -> None:
         await harness.advance("1h")
         assert [kill.happened for kill in kills] == [True, True]
         assert await run.output() == 45
-        assert (await run.stages())["act"].attempt == 3
+        # Of each death at most the step under way is called again.
+        assert sum(run.calls.values()) <= len(TEN) + 2
 
 
 async def test_a_body_that_always_kills_its_worker_fails_at_last(make: Make) -> None:
