@@ -57,8 +57,9 @@ async def read_steps(tx: TenantTransaction, run_id: UUID, stage_id: str) -> list
 
 
 def _is_refused(op: StepOp, answer: StepAnswer) -> bool:
-    """Whether an effect has happened that the ledger will not hold; a heartbeat refused is none."""
-    return answer.verdict == "conflict" and op.values.get("status") != "running"
+    """Whether an effect has happened that the ledger will not hold; a heartbeat or a claim given back is none."""
+    has_happened = op.values.get("status") == "completed" or op.values.get("error") is not None
+    return answer.verdict == "conflict" and has_happened
 
 
 async def _annotate(refused: Sequence[StepOp], tx: TenantTransaction) -> None:

@@ -31,6 +31,7 @@ def give_steps(invocation: StageInvocation, job: LeasedJob, ledger: Ledger, *, l
     is_first = not (job.replay or job.attempt > 1 or job.fence.attempt > 1 or job.redrive_count)
     owner = StepOwner(invocation.tenant_id, job.fence, invocation.attempt, job.generation, is_first)
     steps = Steps(ledger, owner, invocation.abort, linger_s=linger_s)
+    steps.max_result_bytes = invocation.max_output_bytes
     invocation.steps = steps
     return steps
 

@@ -155,7 +155,14 @@ async def _guarded(invocation: StageInvocation, call: Callable[[], Any]) -> obje
         # A task group wraps what its tasks raise: if all of them only wait, so does the body.
         if consists_of(error, Suspension):
             return _SUSPENDED
-        return failure_of(error, stage.no_retry_on)
+        return failure_of(_without_waits(error), stage.no_retry_on)
+
+
+def _without_waits(error: BaseException) -> BaseException:
+    """Return what failed in a group in which others only wait."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    return cast("BaseExceptionGroup[BaseException]", error).split(Suspension)[1] or error
 
 
 class _Deadline:

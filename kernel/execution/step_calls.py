@@ -81,19 +81,25 @@ def takes_argument(function: Callable[..., Any]) -> bool:
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def encode(step_id: str, value: object) -> str:
+def encode(step_id: str, value: object, max_bytes: int | None = None) -> str:
     """Return a result as the JSON text that is stored, by Pydantic's rules.
 
     Raises:
         StepResultNotSerializableError: it has no JSON form, or none that can be stored.
     """
     try:
-        return dump_typed(_ANYTHING, value)
+        text = dump_typed(_ANYTHING, value)
     except PayloadError as error:
         raise StepResultNotSerializableError(step_id, f"its result cannot be stored: {error}") from None
     except Exception as error:  # noqa: BLE001 - a model's serializers are foreign code
         text = clean_text(f"{type(error).__name__}: {error}", 1_000)
         raise StepResultNotSerializableError(step_id, f"its result cannot be stored: {text}") from None
+    size_bytes = len(text.encode()) if max_bytes is not None and len(text) * 4 > max_bytes else 0
+    if max_bytes is not None and size_bytes > max_bytes:
+        raise StepResultNotSerializableError(
+            step_id, f"its result has {size_bytes} bytes, at most {max_bytes} are kept"
+        )
+    return text
 
 
 def decode(step_id: str, text: str | None, model: Any) -> Any:

@@ -73,6 +73,7 @@ class StepExecution:
     ) -> None:
         """`linger_s`: how long an outcome may wait for what follows it; None writes it before the step returns."""
         self.script: StepScript | None = None
+        self.max_result_bytes: int | None = None
         self.threads: Executor | None = None
         self.on_thread: Callable[[Any], None] = lambda _future: None
         self._ledger = ledger

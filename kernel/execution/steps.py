@@ -196,7 +196,7 @@ class Steps(StepExecution):
     # -- one step -----------------------------------------------------------------------------------------------------
 
     async def _claim(self, use: StepUse, fn: Callable[..., Any], options: RunOptions, model: Any) -> Any:
-        claim_id = uuid4()
+        claim_id, asked_at = uuid4(), monotonic()
         asked = self._queue.ask(
             self._op(
                 "claim",
@@ -211,20 +211,24 @@ class Steps(StepExecution):
         try:
             answer = await asyncio.shield(asked)
             self._queue.raise_failure()
-            is_stopped = self._abort.aborted or self._state.is_abandoned
+            is_vain = self._abort.aborted or self._state.is_abandoned or monotonic() - asked_at >= options.lease_s
         except asyncio.CancelledError:
-            answer, is_stopped = await asked, True
-        if answer.verdict == "mine" and is_stopped:
-            # Nothing has begun under it: the step is as it was, for whoever goes on.
+            answer, is_vain = await asked, True
+        if answer.verdict == "mine" and is_vain:
+            # Told to stop, or told of the claim when its lease had run out. Nothing has begun: whoever goes on finds
+            # the step as it was.
             assert answer.row is not None
             claim = {"attempt": answer.row.attempt, "claim_id": claim_id}
             self._queue.put(self._op("outcome", use, **claim, status="pending", delay_s=0.0))
             self._abort.raise_if_aborted()
-            raise Suspension
+            raise self._suspended(use)
         self._check(answer)
         row = self._row_of(answer, use)
         if answer.verdict == "mine":
             return await self._execute(_Claimed(use, fn, options, row, claim_id, model))
+        if self._owner.is_first:
+            # There was an execution after all, whose attempt was given back: the rest is read at once.
+            self._rows = None
         if self._is_ended(row):
             return self._ended(row, model)
         raise self._suspended(use)
@@ -254,7 +258,8 @@ class Steps(StepExecution):
         try:
             scripted = self._scripted(use)
             function = claimed.fn if scripted is None else scripted.play
-            text = encode(use.step_id, await call(function, step, self.threads, on_thread))
+            result = await call(function, step, self.threads, on_thread)
+            text = encode(use.step_id, result, self.max_result_bytes)
             value = decode(use.step_id, text, claimed.model)
         except BaseException as error:
             if is_cancelled(error):
@@ -331,7 +336,7 @@ class Steps(StepExecution):
         if not is_ready:
             self._queue.put(self._op("poll", use, delay_s=how.every_s, failures=0))
             raise self._suspended(use)
-        text = encode(use.step_id, value)
+        text = encode(use.step_id, value, self.max_result_bytes)
         self._queue.put(self._op("resolve", use, status="completed", result=text))
         return decode(use.step_id, text, None)
 

@@ -176,6 +176,24 @@ async def test_a_heartbeat_that_nobody_awaits_does_not_cost_the_outcome(make: Ma
     assert {row["status"] for row in (await steps_of(look, run_id)).values()} == {"completed"}
 
 
+async def test_a_failure_beside_a_wait_in_a_task_group_is_that_failure(make: Make) -> None:
+    async def body(ctx: StageContext[Any]) -> Any:
+        async def broken() -> None:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                raise LookupError("broken") from None
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(broken())
+            tasks.create_task(ctx.step.sleep("rest", "1h"))
+
+    hand = make(body)
+    await hand.start()
+    settled = await hand.go()
+    assert (settled.stage_status, settled.error) == ("PENDING", "LookupError: broken")
+
+
 # -- what functions raise ---------------------------------------------------------------------------------------------
 
 
@@ -475,3 +493,30 @@ async def test_a_heartbeat_on_a_timer_keeps_a_long_step_its_own(make: Make, look
     assert beats["running"] >= 5
     step = (await steps_of(look, run_id))["long"]
     assert (step["status"], step["attempt"]) == ("completed", 1)
+
+
+async def test_a_function_does_not_begin_under_a_lease_that_has_run_out_meanwhile(make: Make, look: Look) -> None:
+    """The reply to the claim came late, or the process stood still: somebody else may have the step."""
+    calls: list[tuple[int, bool]] = []
+
+    async def body(ctx: StageContext[Any]) -> Any:
+        async def charge(step: Any) -> None:
+            calls.append((step.attempt, step.is_reclaim))
+
+        await ctx.step.run("charge", charge, lease="50ms", on_reclaim="fail")
+
+    hand = make(body)
+    run_id = await hand.start()
+
+    async def around(_ops: Any, write: Any) -> Any:
+        answers = await write()
+        await asyncio.sleep(0.1)
+        return answers
+
+    hand.around = around
+    assert (await hand.go()).stage_status == "SUSPENDED"
+    assert calls == []
+    assert (await steps_of(look, run_id))["charge"]["status"] == "pending"
+    hand.around = None
+    await hand.go()
+    assert calls == [(2, False)]

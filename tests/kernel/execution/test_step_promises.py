@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from kernel import LeaseReapStale, RunPurge, RunReapStuck, StageContext, StepNotReplaySafeError
+from kernel import LeaseReapStale, RunPurge, RunReapStuck, StageContext, StageReleased, StepNotReplaySafeError
 from kernel.execution.step_options import run_options
 from tenancy import Database
 from tests.kernel.conftest import Look
@@ -211,6 +211,46 @@ async def test_a_parameter_with_a_default_is_not_given_the_step_unless_it_asks_b
     run_id = await hand.start()
     await hand.go()
     assert (await run_of(look, run_id))["output"] == [1, 2, "named", "required"]
+
+
+async def test_a_result_beyond_the_limit_of_payloads_is_refused_by_name(make: Make, look: Look) -> None:
+    async def body(ctx: StageContext[Any]) -> Any:
+        return await ctx.step.run("huge", lambda: "é" * (1 << 23))
+
+    hand = make(body, max_attempts=1)
+    await hand.start()
+    settled = await hand.go()
+    assert settled.stage_status == "FAILED"
+    assert "StepResultNotSerializableError: step 'huge'" in str(settled.error)
+    assert "16777218 bytes" in str(settled.error)
+
+
+async def test_a_stage_given_back_with_its_attempt_reads_its_ledger_once(make: Make, look: Look) -> None:
+    """As after a deploy: nothing tells the next worker that there was an execution, until it meets a step of that."""
+    calls: Counter[str] = Counter()
+    writes: list[int] = []
+
+    async def body(ctx: StageContext[Any]) -> Any:
+        for number in range(9):
+            await ctx.step.run(f"step-{number}", lambda number=number: calls.update([f"{number}"]))
+        if len(writes) == 0:
+            raise LookupError("is not settled")
+
+    hand = make(body)
+    run_id = await hand.start()
+    act = await hand.perform(await hand.lease())
+    act.outcome = StageReleased()
+    await hand.conclude(act)
+    assert (await steps_of(look, run_id))["step-8"]["status"] == "completed"
+
+    async def around(ops: Any, write: Any) -> Any:
+        writes.append(len(ops))
+        return await write()
+
+    hand.around = around
+    assert (await hand.go()).stage_status == "COMPLETED"
+    assert writes == [1]
+    assert (len(calls), set(calls.values())) == (9, {1})
 
 
 async def test_a_plain_function_may_return_an_awaitable(make: Make, look: Look) -> None:
