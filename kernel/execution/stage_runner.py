@@ -162,7 +162,8 @@ def _without_waits(error: BaseException) -> BaseException:
     """Return what failed in a group in which others only wait."""
     if not isinstance(error, BaseExceptionGroup):
         return error
-    return cast("BaseExceptionGroup[BaseException]", error).split(Suspension)[1] or error
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    return group.split(Suspension)[1] or group
 
 
 class _Deadline:
