@@ -228,7 +228,7 @@ def _findings(check: Check, rows: Sequence[Row]) -> Iterator[Finding]:
             roles.append(row["role"])
     for (name, reason, fix), roles in concerned.items():
         whom = f" (role {', '.join(roles)})" if roles else ""
-        yield Finding(check.level, check.code, name, reason + whom, fix)
+        yield Finding(check.level, check.code, name, reason + whom, fix.replace("{roles}", ", ".join(roles)))
 
 
 def _exemption(code: str, row: Row) -> Exemption | None:

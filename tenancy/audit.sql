@@ -1,5 +1,6 @@
 -- What `tenancy/audit.py` asks of the catalogs. Each check is a section named as its code and yields (object, role, reason, fix),
--- role being the one concerned, null when it does not matter who. They run as whoever connects: the catalogs are open to all.
+-- role being the one concerned, null when it does not matter who; rows alike but for their roles become one finding, with
+-- those roles for {roles} in its fix. They run as whoever connects: the catalogs are open to all.
 -- `roles` are the audited ones and all they may become, without superusers; `tables` the audited schemas' and their partitions.
 
 -- name: opening
@@ -411,7 +412,7 @@ select
   format(
     'alter policy %I on %I.%I with check (%s)',
     policy.polname, namespace.nspname, relation.relname,
-    coalesce(pg_get_expr(policy.polqual, policy.polrelid), :tenant_column::text || ' = …')
+    coalesce(nullif(pg_get_expr(policy.polqual, policy.polrelid), 'true'), format('%I = …', :tenant_column::text))
   ) as fix
 from pg_catalog.pg_policy as policy
 join pg_catalog.pg_class as relation on relation.oid = policy.polrelid
@@ -655,7 +656,7 @@ select
   who.rolname::text as role,
   'lies outside of the audited schemas, is within reach and has no row-level security' as reason,
   format(
-    'revoke all on %I.%I from it (or from public), or enable row-level security and audit the schema with --schema %I',
+    'revoke all on %I.%I from {roles} (or from public), or enable row-level security and audit the schema with --schema %I',
     namespace.nspname, relation.relname, namespace.nspname
   ) as fix
 from pg_catalog.pg_class as relation
@@ -797,7 +798,7 @@ select
   format('%I.%I', namespace.nspname, relation.relname) as object,
   who.rolname::text as role,
   format('%s is granted, which no policy limits', string_agg(privilege.name, ', ' order by privilege.name)) as reason,
-  format('revoke %s on %I.%I from it (or from public)', string_agg(lower(privilege.name), ', ' order by privilege.name),
+  format('revoke %s on %I.%I from {roles} (or from public)', string_agg(lower(privilege.name), ', ' order by privilege.name),
     namespace.nspname, relation.relname) as fix
 from pg_catalog.pg_class as relation
 join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
@@ -875,7 +876,7 @@ select
   namespace.nspname::text as object,
   who.rolname::text as role,
   'CREATE is granted on the schema: tables made by it have its rights and no policy' as reason,
-  format('revoke create on schema %I from it (or from public)', namespace.nspname) as fix
+  format('revoke create on schema %I from {roles} (or from public)', namespace.nspname) as fix
 from pg_catalog.pg_namespace as namespace
 cross join pg_catalog.pg_roles as who
 where namespace.nspname = any(:schemas::text[])
