@@ -701,7 +701,7 @@ order by 1
 select
   format('%I.%I(%s)', namespace.nspname, function.proname, pg_get_function_identity_arguments(function.oid)) as object,
   null::text as role,
-  format('is SECURITY DEFINER: whoever calls it reads and writes as %I%s', owner.rolname,
+  format('runs as its definer: whoever calls it reads and writes with the rights of %I%s', owner.rolname,
     case when function.proconfig::text like '%search_path=%' then '' else ', and finds names by the caller''s search_path' end)
     as reason,
   format('alter routine %I.%I(%s) security invoker', namespace.nspname, function.proname,
