@@ -115,10 +115,12 @@ def idle(cluster: BenchCluster, count: int) -> list[Figure]:
         with workers(urls, Setting(), spine), _api(urls) as (_, port):
             figures += _told(asyncio.run(_by_api(spine, (port, key), count)), APART)
             figures += _told(asyncio.run(_by_kernel(spine, urls, owner, count)), KERNEL_HERE)
-        with workers(urls, Setting(environment=QUICK_POLLS), spine):
-            figures += _told(asyncio.run(_by_kernel(spine, urls, owner, count)), f"{KERNEL_HERE}, poll_s 0.01")
         with _one_process(urls) as port:
             figures += _told(asyncio.run(_by_api(spine, (port, key), count)), TOGETHER)
+    with fresh_database(cluster) as (urls, spine):
+        (owner,) = spine.add_tenants()
+        with workers(urls, Setting(environment=QUICK_POLLS), spine):
+            figures += _told(asyncio.run(_by_kernel(spine, urls, owner, count)), f"{KERNEL_HERE}, poll_s 0.01")
     return figures
 
 
