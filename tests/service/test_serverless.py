@@ -83,6 +83,7 @@ async def test_a_run_is_brought_to_its_end_in_one_transaction(entry: Serverless,
 async def test_a_body_longer_than_the_lease_keeps_it(database_urls: DatabaseUrls, hand: HandWorker) -> None:
     @stage("slow")
     async def slow(ctx: StageContext) -> str:
+        # Twice the lease: what is shown is that it is kept alive meanwhile.
         await asyncio.sleep(1.2)
         return "done"
 
