@@ -30,13 +30,13 @@ _SANE_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _log = logging.getLogger("tenantry.http")
 
 
-def create_app(settings: Settings, registry: Registry, run_created: Callable[[], None] | None = None) -> Litestar:
+def create_app(settings: Settings, registry: Registry, work_due: Callable[[uuid.UUID], None] | None = None) -> Litestar:
     """Build the API. It opens its database when it starts and stays up, not ready, while that is away.
 
     Raises:
         SettingsError: `database_url` is not set.
     """
-    api = _build_api(settings, registry, run_created or _tell_nobody)
+    api = _build_api(settings, registry, work_due or _tell_nobody)
     return Litestar(
         route_handlers=list(_routes(api)),
         state=State({"api": api}),
@@ -61,11 +61,11 @@ def request_id_of(scope: Scope) -> str:
     return str(found)
 
 
-def _tell_nobody() -> None:
-    """Take no notice of a new run: the workers are other processes."""
+def _tell_nobody(_tenant_id: uuid.UUID) -> None:
+    """Take no notice of new work: the workers are other processes."""
 
 
-def _build_api(settings: Settings, registry: Registry, run_created: Callable[[], None]) -> Api:
+def _build_api(settings: Settings, registry: Registry, work_due: Callable[[uuid.UUID], None]) -> Api:
     database = Database(settings.api_database())
     has_operator = bool(settings.operator_token and settings.operator_database_url)
     limits = KernelLimits(
@@ -79,7 +79,7 @@ def _build_api(settings: Settings, registry: Registry, run_created: Callable[[],
         registry=registry,
         kernel=Kernel(registry, transactions=database.transaction, limits=limits),
         database=database,
-        run_created=run_created,
+        work_due=work_due,
         gate=ReadinessGate(database),
         tokens=TokenVerifier.from_settings(settings),
         operator_database=Database(settings.operator_database()) if has_operator else None,

@@ -1,15 +1,8 @@
 -- name: key
 -- The key with its tenant's standing, under that tenant's own row-level security. An unknown tenant and an unknown key are
--- the same: no row.
-select
-  key.secret_hash,
-  key.scopes,
-  key.revoked_at is null and (key.expires_at is null or key.expires_at > tenantry.now()) as is_usable,
-  key.last_used_at is null or key.last_used_at < tenantry.now() - interval '1 minute' as is_use_unrecorded,
-  tenant.status as tenant_status
-from tenantry.api_keys as key
-join tenantry.tenants as tenant on tenant.tenant_id = :tenant_id::uuid
-where key.tenant_id = :tenant_id::uuid and key.key_id = :key_id::uuid
+-- the same: no row. The function's text is in the migrations (0006).
+select held.secret_hash, held.scopes, held.is_usable, held.is_use_unrecorded, held.tenant_status
+from tenantry.key_standing_v1(:tenant_id::uuid, :key_id::uuid) as held
 
 -- name: tenant
 -- The standing of the tenant that a token names.

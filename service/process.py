@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from typing import Final
+from uuid import UUID
 
 import uvicorn
 from litestar import Litestar
@@ -56,17 +57,18 @@ class ApiServer(uvicorn.Server):
 
 
 async def serve_api(
-    settings: Settings, registry: Registry, stop: asyncio.Event, run_created: Callable[[], None] | None = None
+    settings: Settings, registry: Registry, stop: asyncio.Event, work_due: Callable[[UUID], None] | None = None
 ) -> None:
     """Serve until `stop` is set; the login is checked as soon as the database can be reached.
 
-    `run_created` is called when a run has been created: a worker in the same process need not wait for its poll.
+    `work_due` is told of a tenant when work of its has been committed: a worker in the same process need not wait for
+    its poll.
 
     Raises:
         UnsafeRoleError: the login could pass row-level security by.
         OSError: the address cannot be listened on.
     """
-    app = create_app(settings, registry, run_created)
+    app = create_app(settings, registry, work_due)
     server = ApiServer(app, settings)
     api: Api = app.state.api
     try:

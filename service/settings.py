@@ -120,7 +120,6 @@ class Settings:
         return DatabaseSettings(
             database_url=self.require(name),
             prepared_statements=self.prepared_statements,
-            driver="asyncpg",
             pool_size=pool_size,
             pool_timeout=5.0,
             connect_timeout=5.0,

@@ -12,7 +12,7 @@ from uuid import UUID
 from tenancy.errors import DatabaseUnavailableError, UnsafeRoleError
 from tenancy.owned import AsyncpgTransaction, OwnedTransaction, PsycopgTransaction
 from tenancy.pools import DatabaseSettings, asyncpg_engine, psycopg_pool
-from tenancy.sql import load
+from tenancy.sql import Statement, load
 from tenancy.transaction import Call, RoleTransaction, Row, TenantTransaction
 
 SQL = load(str(__file__).replace("database.py", "binding.py"))
@@ -73,6 +73,11 @@ class Database:
         async with self._owned(None, [(SQL[BECOME[role]], {})]) as tx:
             yield tx
 
+    async def read_as(self, role: Role, statement: Statement, **params: object) -> list[Row]:
+        """Return the rows of one statement, read as the scheduler or the operator in a transaction of its own."""
+        async with self._owned(None, [(SQL[BECOME[role]], {})]) as tx:
+            return await tx.last((statement, params))
+
     async def check_login(self) -> None:
         """Refuse a login that could read past the policies.
 
@@ -97,7 +102,9 @@ class Database:
             return await tx.fetch_one(SQL[name])
 
     @asynccontextmanager
-    async def _owned(self, tenant_id: UUID | None, opening: Sequence[Call]) -> AsyncGenerator[RoleTransaction]:
+    async def _owned(
+        self, tenant_id: UUID | None, opening: Sequence[Call]
+    ) -> AsyncGenerator[PsycopgTransaction | AsyncpgTransaction]:
         if self._is_closed:
             raise DatabaseUnavailableError("the database was closed")
         await self.open()

@@ -44,6 +44,10 @@ REPLY_S = 30.0
 class OwnedTransaction(Protocol):
     """A transaction that its database begins and ends."""
 
+    async def last(self, call: Call) -> list[Row]:
+        """Read with a transaction's only statement and end it, in one message where the driver can."""
+        ...
+
     async def commit(self) -> None:
         """Send what was held back, then COMMIT."""
         ...
@@ -103,6 +107,14 @@ class PsycopgTransaction(Owned):
             cursors = await self._run([*self._take_held(), (statement, params)])
             return max(cursors[-1].rowcount, 0)
 
+    async def last(self, call: Call) -> list[Row]:
+        """Run the only statement of a transaction that reads, between BEGIN and COMMIT in one message."""
+        async with self._lock:
+            cursors = await self._run([call], closing=True, is_read=True)
+            rows = await rows_of(cursors[0])
+            await self._give_back()
+            return rows
+
     async def send(self, calls: Sequence[Call]) -> None:
         """Hold the writes back: they travel with the next statement or with COMMIT."""
         self._held += calls
@@ -147,8 +159,13 @@ class PsycopgTransaction(Owned):
         held, self._held = self._held, []
         return held
 
-    async def _run(self, calls: Sequence[Call], *, closing: bool = False) -> list[psycopg.AsyncCursor[Any]]:
-        """Run calls in one pipeline, opening the transaction with the first and closing it with the last if asked."""
+    async def _run(
+        self, calls: Sequence[Call], *, closing: bool = False, is_read: bool = False
+    ) -> list[psycopg.AsyncCursor[Any]]:
+        """Run calls in one pipeline, opening the transaction with the first and closing it with the last if asked.
+
+        A connection that turns out dead is replaced while nothing can have been written on it.
+        """
         give_up_at = asyncio.get_running_loop().time() + self._pool.timeout
         task = asyncio.current_task()
         cancels = task.cancelling() if task is not None else 0
@@ -167,7 +184,7 @@ class PsycopgTransaction(Owned):
                         raise asyncio.CancelledError from error
                     if not _is_away(error, connection):
                         raise
-                    if self._has_begun or closing or asyncio.get_running_loop().time() >= give_up_at:
+                    if self._has_begun or (closing and not is_read) or asyncio.get_running_loop().time() >= give_up_at:
                         raise DatabaseUnavailableError("the database cannot be reached") from error
                     # Dead since it was last used, and nothing had been done on it: take another.
                     await connection.close()
@@ -249,6 +266,11 @@ class AsyncpgTransaction(Owned):
         self._pool_timeout = pool_timeout
         self._connection: AsyncConnection | None = None
         self._driver: asyncpg.Connection[Any] | None = None
+
+    async def last(self, call: Call) -> list[Row]:
+        """Run the only statement of a transaction that reads; COMMIT comes by itself."""
+        statement, params = call
+        return await self.fetch_all(statement, **params)
 
     async def commit(self) -> None:
         """COMMIT, if anything was begun.
@@ -352,6 +374,8 @@ _BROKEN = (
     OSError,
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
+    # A statement that is sent while the server's farewell is being read.
+    asyncpg.InternalClientError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,

@@ -1,18 +1,9 @@
 -- name: admit
--- The tenant's standing and its limits on creation, and what the database makes for the run: its id and its time.
--- A tenant without a row (an embedding product may keep its own list) counts as active and unlimited.
+-- The tenant's standing and its limits on creation, and what the database makes for the run: its id and its time. The
+-- function's text is in the migrations (0006).
 select
-  tenantry.uuid7() as run_id,
-  tenantry.now() as now,
-  tenant.status as tenant_status,
-  creation.tenant_id is not null as limited,
-  creation.pending_runs,
-  creation.runs_per_minute,
-  creation.payload_bytes
-from (select :tenant_id::uuid as tenant_id) as bound
-left join tenantry.tenants as tenant on tenant.tenant_id = :tenant_id::uuid
-left join tenantry.tenant_limits as creation
-  on creation.tenant_id = :tenant_id::uuid and creation.kind = 'create'
+  asked.run_id, asked.now, asked.tenant_status, asked.limited, asked.pending_runs, asked.runs_per_minute, asked.payload_bytes
+from tenantry.creation_standing_v1(:tenant_id::uuid) as asked
 
 -- name: reserve_key
 -- Take the key for this run, or write nothing: a concurrent holder is waited for, however long its transaction lasts, and

@@ -1,9 +1,8 @@
 -- name: standing
--- Whether this tenant's work may be claimed, and how much of it may run at once. No row: active and unlimited.
-select coalesce(tenant.status, 'active') as status, claim.running_jobs
-from (select :tenant_id::uuid as tenant_id) as bound
-left join tenantry.tenants as tenant on tenant.tenant_id = :tenant_id::uuid
-left join tenantry.tenant_limits as claim on claim.tenant_id = :tenant_id::uuid and claim.kind = 'claim'
+-- Whether this tenant's work may be claimed, and how much of it may run at once. No row of its own: active and unlimited. The
+-- function's text is in the migrations (0006).
+select held.status, held.running_jobs
+from tenantry.claim_standing_v1(:tenant_id::uuid) as held
 
 -- name: lock_claim
 -- One claim at a time for a tenant with a running cap; not had means that another worker is claiming: next round.

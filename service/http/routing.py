@@ -40,15 +40,15 @@ class Api:
     """What all calls of an application share.
 
     `slots` has as many as the pool has connections: whoever comes first gets one first, which the pool's own queue does
-    not promise. `run_created` is called after a run has been committed. `stopping` is set when the process is told to
-    stop: waits end then.
+    not promise. `work_due` is called with a tenant after work of its has been committed. `stopping` is set when the
+    process is told to stop: waits end then.
     """
 
     settings: Settings
     registry: Registry
     kernel: Kernel
     database: Database
-    run_created: Callable[[], None]
+    work_due: Callable[[UUID], None]
     gate: ReadinessGate
     tokens: TokenVerifier | None
     operator_database: Database | None

@@ -63,7 +63,7 @@ async def create_run(call: Call) -> ASGIResponse:
             raise rate_limited(refusal, await _quota(tx, refusal.limit)) from None
         view = created_view(command, created)
         run = run_object(view, {}) if view is not None else await _shown(tx, call, created.run_id)
-    call.api.run_created()
+    call.api.work_due(tx.tenant_id)
     headers = {"Location": f"/v1/runs/{created.run_id}"}
     if created.replayed:
         return answer(run, 200, {**headers, "Idempotent-Replayed": "true"})

@@ -109,8 +109,7 @@ class Dispatcher:
         }
 
     async def _read(self, name: str, **params: object) -> list[Row]:
-        async with self._database.role_transaction("tenantry_scheduler") as tx:
-            return await tx.fetch_all(SQL[name], **params)
+        return await self._database.read_as("tenantry_scheduler", SQL[name], **params)
 
 
 def _due_tenant(row: Row) -> DueTenant:

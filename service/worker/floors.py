@@ -8,7 +8,7 @@ from without floors once. Memory is bounded: the tenants that rested longest are
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -60,8 +60,14 @@ class FloorMemory:
     def __len__(self) -> int:
         return len(self._tenants)
 
-    async def due(self, dispatcher: Dispatcher, now: float) -> list[DueTenant]:
-        """Ask who has work, from the floors on, or without them when that is due."""
+    async def due(self, dispatcher: Dispatcher, now: float, told: Collection[UUID] = ()) -> list[DueTenant]:
+        """Ask who has work, from the floors on, or without them when that is due.
+
+        Nobody is asked when somebody told of tenants: those are taken to have work, of whatever pair.
+        """
+        if told:
+            self._due = {}
+            return [DueTenant(it, is_ready=True, is_waiting=False, weight=1, is_active=True) for it in told]
         is_look = self.wants_look(now)
         found = await dispatcher.due(() if is_look else self.probed())
         if is_look:

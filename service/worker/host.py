@@ -87,13 +87,15 @@ class WorkerHost:
         self._tenants: dict[UUID, TenantState] = {}
         self._floors = FloorMemory()
         self._wake = asyncio.Event()
+        self._told: set[UUID] = set()
         self._is_stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self.executor: Executor | None = None
         self._writer: LedgerWriter | None = None
 
-    def wake(self) -> None:
-        """Look for work at once: a start in this process need not wait for a poll."""
+    def wake(self, tenant_id: UUID) -> None:
+        """Look for this tenant's work at once: a start in this process need not wait for a poll."""
+        self._told.add(tenant_id)
         self._wake.set()
 
     async def depth(self) -> dict[str, float]:
@@ -134,7 +136,6 @@ class WorkerHost:
                 executor.close()
 
     # -- finding work
-    # ---------------------------------------------------------------------------------------------------
 
     async def _dispatch(self) -> None:
         while not self._is_stopping:
@@ -181,7 +182,9 @@ class WorkerHost:
             lapsed = await self._dispatcher.lapsed()
         elif self.executor.room <= 0:
             return False
-        found_due = await self._floors.due(self._dispatcher, now)
+        told, self._told = self._told, set()
+        # Taken at its word while nobody is known to be due: a busy teller keeps nobody else waiting.
+        found_due = await self._floors.due(self._dispatcher, now, () if self.pulse.due else told)
         self.pulse.due = [tenant for tenant in found_due if self._may_tick(tenant.tenant_id, now)]
         shares = share_out(self.pulse.due, self.executor.room, self.executor.by_tenant)
         waiting = {tenant.tenant_id for tenant in self.pulse.due if tenant.is_waiting}
@@ -280,7 +283,6 @@ class WorkerHost:
         return self.executor is not None and self.executor.by_tenant[tenant_id] > 0
 
     # -- leases
-    # ---------------------------------------------------------------------------------------------------------
 
     def _lease_ahead(self, tenant_id: UUID, settling: int) -> int:
         """Return how many jobs a settle of this tenant may lease ahead.
@@ -360,7 +362,6 @@ class WorkerHost:
                 self.executor.abort(execution, "lease-lost")
 
     # -- stopping
-    # -------------------------------------------------------------------------------------------------------
 
     async def _drain(self, executor: Executor, dispatching: asyncio.Task[None]) -> None:
         """Claim nothing more, let bodies finish within the grace.

@@ -59,12 +59,15 @@ def accepts(cluster: BenchCluster, seconds: float) -> list[Figure]:
         with _api(urls) as (pid, port):
             ours = _flood(cluster, spine, (urls, owner), (pid, port, request), seconds)
         plain = post("/v1/runs", {"workflow": three.id, "input": {"n": 1}})
-        with _plain(urls, owner) as (pid, port):
-            theirs = _flood(cluster, spine, (urls, owner), (pid, port, plain), seconds)
+        theirs: dict[str, Figure] = {}
+        for driver in ("sqlalchemy", "psycopg"):
+            with _plain(urls, owner, driver) as (pid, port):
+                theirs[driver] = _flood(cluster, spine, (urls, owner), (pid, port, plain), seconds)
     label = f"1 process, {CLIENTS} connections"
+    figures = [(OURS, ours), *((f"{FRAMEWORK}, {driver}", figure) for driver, figure in theirs.items())]
     return [
-        Figure("W5 accepts", OURS, label, ours.value, cost=ours.cost, runs=ours.runs, unit="requests/s"),
-        Figure("W5 accepts", FRAMEWORK, label, theirs.value, cost=theirs.cost, runs=theirs.runs, unit="requests/s"),
+        Figure("W5 accepts", name, label, figure.value, cost=figure.cost, runs=figure.runs, unit="requests/s")
+        for name, figure in figures
     ]
 
 
@@ -231,9 +234,9 @@ def _one_process(urls: DatabaseUrls) -> Iterator[int]:
 
 
 @contextmanager
-def _plain(urls: DatabaseUrls, tenant_id: UUID) -> Iterator[tuple[int, int]]:
+def _plain(urls: DatabaseUrls, tenant_id: UUID, driver: str) -> Iterator[tuple[int, int]]:
     port = free_port()
-    with _python("tests.bench.plain_route", str(port), urls.api, str(tenant_id)) as pid:
+    with _python("tests.bench.plain_route", str(port), urls.api, str(tenant_id), driver) as pid:
         _await_ready(port, None)
         yield pid, port
 

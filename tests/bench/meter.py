@@ -50,7 +50,10 @@ class Cost:
 
 
 class Meter:
-    """Reads the counters of one database's measurement; `clients` are pids, counted with their children."""
+    """Reads the counters of one database's measurement.
+
+    `clients` are pids, counted with their children; the measuring process, whose children are everybody, without them.
+    """
 
     def __init__(self, cluster: BenchCluster, database: str, clients: Iterable[int] = ()) -> None:
         self._clients = list(clients)
@@ -91,8 +94,10 @@ def cpu_of(pid: int) -> float:
     try:
         process = psutil.Process(pid)
         own = process.cpu_times()
-        children = process.children()
+        children = process.children() if pid != os.getpid() else []
     except psutil.NoSuchProcess:
         return 0.0
-    total = own.user + own.system + getattr(own, "children_user", 0.0) + getattr(own, "children_system", 0.0)
+    total = own.user + own.system
+    if pid != os.getpid():
+        total += getattr(own, "children_user", 0.0) + getattr(own, "children_system", 0.0)
     return total + sum(cpu_of(child.pid) for child in children)

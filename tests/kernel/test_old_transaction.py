@@ -39,6 +39,8 @@ async def pages(superuser: psycopg.AsyncConnection, tenant_id: UUID, call: Call)
             "select set_config('role', %s, true), set_config('tenantry.tenant_id', %s, true)",
             (statement.role, str(tenant_id)),
         )
+        # Once before: what planning reads of the catalogs is not the statement's own, and functions keep their plans.
+        await superuser.execute(statement.pyformat.encode(), {**params, "tenant_id": tenant_id})
         explain = f"explain (analyze, buffers, timing off, format json) {statement.pyformat}".encode()
         row = await (await superuser.execute(explain, {**params, "tenant_id": tenant_id})).fetchone()
     assert row is not None
