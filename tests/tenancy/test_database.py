@@ -215,6 +215,22 @@ async def test_roles_run_without_a_tenant(
     assert (row["role"], row["tenant"]) == (role, None)
 
 
+async def test_a_single_read_as_a_role_ends_its_transaction(
+    database_urls: DatabaseUrls, superuser: psycopg.AsyncConnection, driver: Any, sql: Statements
+) -> None:
+    # One connection: a second read finds it given back.
+    settings = DatabaseSettings(database_urls.straight("tenantry_dispatcher"), driver=driver, pool_size=1)
+    async with Database(settings) as database:
+        (first,) = await database.read_as("tenantry_scheduler", sql["who"])
+        (second,) = await database.read_as("tenantry_scheduler", sql["who"])
+        cursor = await superuser.execute("select state from pg_stat_activity where pid = %s", (first["pid"],))
+        assert await cursor.fetchone() == ("idle",)
+        await superuser.execute("select pg_terminate_backend(%s, 5000)", (first["pid"],))
+        (third,) = await database.read_as("tenantry_scheduler", sql["who"])
+    assert first["pid"] == second["pid"] != third["pid"]
+    assert (third["role"], third["tenant"]) == ("tenantry_scheduler", None)
+
+
 async def test_a_login_cannot_become_what_it_is_no_member_of(opened: Database, sql: Statements) -> None:
     with pytest.raises(DRIVER_ERRORS) as refused:
         async with opened.role_transaction("tenantry_scheduler") as tx:

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from unittest.mock import create_autospec
 from uuid import UUID
 
 from kernel import ClaimedRun, RunsClaimed, Ticked, WorkerTick
 from kernel.lanes import Lane, Sight
-from service.worker.dispatcher import DueTenant
+from service.worker.dispatcher import Dispatcher, DueTenant
 from service.worker.floors import FORGOTTEN_BELOW, LOOK_EVERY_S, MARGIN, MOST_PROBED, USED_FROM, FloorMemory
 
 A, B = UUID(int=1), UUID(int=2)
@@ -168,3 +169,19 @@ def test_the_question_probes_a_few_of_the_weightiest() -> None:
         "version": "v",
         "floors": {"5": at(10) - MARGIN, "9": at(11) - MARGIN},
     }
+
+
+async def test_who_is_told_of_is_due_without_a_question_and_looked_at_everywhere() -> None:
+    memory = memory_of({LANE: at(0)})
+    dispatcher = create_autospec(Dispatcher, instance=True)
+    dispatcher.due.return_value = [DueTenant(A, False, False, 1, True, jobs=(("other", "v"),))]
+    await memory.due(dispatcher, 1.0)
+    assert memory.aim(TICK, A).job_lanes.pairs == (("other", "v"),)
+
+    (told,) = await memory.due(dispatcher, 1.0, {A})
+
+    assert (told.tenant_id, told.is_ready) == (A, True)
+    assert dispatcher.due.await_count == 1
+    # A new run may be of any workflow, also of one that was not due at the last question.
+    assert memory.aim(TICK, A).job_lanes.pairs is None
+    assert memory.aim(TICK, A).run_lanes.pairs is None
