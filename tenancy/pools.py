@@ -1,6 +1,6 @@
 """Connection pools right behind PgBouncer in transaction mode: no prepared statements by default, no start-up options.
 
-psycopg_pool for workers; a SQLAlchemy engine on asyncpg, whose own pool recycles what broke, for the API.
+psycopg_pool for the processes of ours; a SQLAlchemy engine on asyncpg, whose own pool recycles what broke, for others.
 """
 
 from collections.abc import Mapping
