@@ -48,7 +48,8 @@ def w1(cluster: BenchCluster, plan: Plan) -> Iterable[Figure]:
     settings = [Setting(), Setting(processes=2)]
     by_hand = [(2, 32), (4, 64)]
     if not plan.is_quick:
-        settings += [Setting(concurrency=128), Setting(concurrency=256), Setting(processes=2, concurrency=128)]
+        settings += [Setting(concurrency=128), Setting(concurrency=256)]
+        settings += [Setting(processes=2, concurrency=128), Setting(processes=2, concurrency=256)]
         by_hand += [(1, 64), (4, 16), (2, 128), (8, 32)]
     for _ in range(plan.rounds):
         for setting in settings:
