@@ -6,12 +6,12 @@ Transactions bound to one tenant, or to one role, and the checks at start.
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from typing import Literal, Self, cast
+from typing import Literal, Self
 from uuid import UUID
 
 from tenancy.errors import DatabaseUnavailableError, UnsafeRoleError
-from tenancy.owned import AsyncpgTransaction, OwnedTransaction, PsycopgTransaction
-from tenancy.pools import DatabaseSettings, asyncpg_engine, psycopg_pool
+from tenancy.owned import OwnedTransaction
+from tenancy.pools import DatabaseSettings, psycopg_pool
 from tenancy.sql import Statement, load
 from tenancy.transaction import Call, RoleTransaction, Row, TenantTransaction
 
@@ -25,8 +25,7 @@ class Database:
 
     def __init__(self, settings: DatabaseSettings) -> None:
         self.settings = settings
-        self._pool = psycopg_pool(settings) if settings.driver == "psycopg" else None
-        self._engine = asyncpg_engine(settings) if settings.driver == "asyncpg" else None
+        self._pool = psycopg_pool(settings)
         self._is_open = False
         self._is_closed = False
 
@@ -34,16 +33,13 @@ class Database:
         """Start the pool; a server that is away is no error, each transaction tells."""
         if not self._is_open:
             self._is_open = True
-            if self._pool is not None:
-                await self._pool.open(wait=False)
+            await self._pool.open(wait=False)
 
     async def close(self) -> None:
         """Close the pool for good; what is under way breaks, later transactions are refused as unavailable."""
         self._is_closed = True
-        if self._pool is not None and self._is_open:
+        if self._is_open:
             await self._pool.close()
-        if self._engine is not None:
-            await self._engine.dispose()
         self._is_open = False
 
     async def __aenter__(self) -> Self:
@@ -65,7 +61,7 @@ class Database:
             CommitOutcomeUnknownError: the connection broke at COMMIT; ask before repeating.
         """
         async with self._owned(tenant_id, [binding_call(tenant_id)]) as tx:
-            yield cast("TenantTransaction", tx)
+            yield tx
 
     @asynccontextmanager
     async def role_transaction(self, role: Role) -> AsyncGenerator[RoleTransaction]:
@@ -102,25 +98,17 @@ class Database:
             return await tx.fetch_one(SQL[name])
 
     @asynccontextmanager
-    async def _owned(
-        self, tenant_id: UUID | None, opening: Sequence[Call]
-    ) -> AsyncGenerator[PsycopgTransaction | AsyncpgTransaction]:
+    async def _owned(self, tenant_id: UUID | None, opening: Sequence[Call]) -> AsyncGenerator[OwnedTransaction]:
         if self._is_closed:
             raise DatabaseUnavailableError("the database was closed")
         await self.open()
-        tx: PsycopgTransaction | AsyncpgTransaction
-        if self._pool is not None:
-            tx = PsycopgTransaction(self._pool, tenant_id, opening)
-        else:
-            assert self._engine is not None
-            tx = AsyncpgTransaction(self._engine, tenant_id, opening, self.settings.pool_timeout)
-        owned: OwnedTransaction = tx
+        tx = OwnedTransaction(self._pool, tenant_id, opening)
         try:
             yield tx
-            await owned.commit()
+            await tx.commit()
         except BaseException:
             # Shielded: a second cancellation must not leave the connection behind in the middle of it.
-            await asyncio.shield(owned.abandon())
+            await asyncio.shield(tx.abandon())
             raise
 
 

@@ -1,6 +1,6 @@
-"""The transactions that a `Database` owns: the only runtime code that begins or commits.
+"""The transaction that a `Database` owns: the only runtime code that begins or commits.
 
-Both begin with their first statement, so that a connection found dead then is replaced without anybody noticing:
+It begins with its first statement, so that a connection found dead then is replaced without anybody noticing:
 nothing had been done on it. Role and tenant are set for the transaction only; plain SET would leak to the pooler's
 next client. A statement that did not come back well, cancelled ones included, ends the transaction's life: whoever
 swallowed its error can neither go on nor commit.
@@ -12,21 +12,18 @@ import os
 import socket
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol, cast
+from typing import Any
 from uuid import UUID
 
-import asyncpg
 import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
-from sqlalchemy import exc as sqlalchemy_errors
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from tenancy.errors import CommitOutcomeUnknownError, DatabaseUnavailableError, TenancyError
 from tenancy.pools import Pool
 from tenancy.sql import Statement
-from tenancy.transaction import Adapter, Call, Row, plain, rows_of
+from tenancy.transaction import Adapter, Call, Row, rows_of
 
 logger = logging.getLogger(__name__)
 # PgBouncer's own refusals and a server that goes away or comes up look like these.
@@ -35,61 +32,25 @@ ROLLBACK_S = 5.0
 # A pooler whose server is away keeps its clients waiting without a word. The opening message may also carry a statement
 # that waits for a lock, which a worker's lock_timeout ends after 10 s.
 OPENING_S = 15.0
-BEGIN_S = 5.0
 # A path that drops packets never says so. Longer than any COMMIT of ours takes; its outcome is then asked for.
 # Statements in between may take their time.
 REPLY_S = 30.0
-
-
-class OwnedTransaction(Protocol):
-    """A transaction that its database begins and ends."""
-
-    async def last(self, call: Call) -> list[Row]:
-        """Read with a transaction's only statement and end it, in one message where the driver can."""
-        ...
-
-    async def commit(self) -> None:
-        """Send what was held back, then COMMIT."""
-        ...
-
-    async def abandon(self) -> None:
-        """Roll back, or throw the connection away when its state is unknown."""
-        ...
 
 
 class TransactionAbortedError(TenancyError):
     """A statement failed, its error was swallowed, and the transaction could not be committed any more."""
 
 
-class Owned(Adapter):
-    """What both have in common: how they open, and that a failed statement is the last one."""
-
-    def __init__(self, tenant_id: UUID | None, opening: Sequence[Call]) -> None:
-        super().__init__(tenant_id)
-        self._opening = opening
-        self._has_failed = False
-
-    def _check(self) -> None:
-        if self._has_failed:
-            raise TransactionAbortedError("a statement of this transaction failed: nothing is committed")
-
-    @contextmanager
-    def _careful(self) -> Generator[None]:
-        """Count what happens inside as failed until it has gone well, so that cancellation counts too."""
-        self._check()
-        self._has_failed = True
-        yield
-        self._has_failed = False
-
-
-class PsycopgTransaction(Owned):
+class OwnedTransaction(Adapter):
     """On a pooled psycopg connection.
 
     BEGIN, binding and first statements in one message, last writes and COMMIT in one.
     """
 
     def __init__(self, pool: Pool, tenant_id: UUID | None, opening: Sequence[Call]) -> None:
-        super().__init__(tenant_id, opening)
+        super().__init__(tenant_id)
+        self._opening = opening
+        self._has_failed = False
         self._pool = pool
         self._has_begun = False
         self._connection: psycopg.AsyncConnection[Any] | None = None
@@ -154,6 +115,18 @@ class PsycopgTransaction(Owned):
         elif status is not TransactionStatus.IDLE:
             await connection.close()
         await self._give_back()
+
+    def _check(self) -> None:
+        if self._has_failed:
+            raise TransactionAbortedError("a statement of this transaction failed: nothing is committed")
+
+    @contextmanager
+    def _careful(self) -> Generator[None]:
+        """Count what happens inside as failed until it has gone well, so that cancellation counts too."""
+        self._check()
+        self._has_failed = True
+        yield
+        self._has_failed = False
 
     def _take_held(self) -> list[Call]:
         held, self._held = self._held, []
@@ -253,132 +226,3 @@ def _was_cancelled(cancels_before: int) -> bool:
 
 def _is_away(error: psycopg.Error, connection: psycopg.AsyncConnection[Any]) -> bool:
     return connection.closed or error.sqlstate is None or error.sqlstate in AWAY_STATES
-
-
-class AsyncpgTransaction(Owned):
-    """On a connection of a SQLAlchemy engine's pool, driven through asyncpg."""
-
-    def __init__(
-        self, engine: AsyncEngine, tenant_id: UUID | None, opening: Sequence[Call], pool_timeout: float
-    ) -> None:
-        super().__init__(tenant_id, opening)
-        self._engine = engine
-        self._pool_timeout = pool_timeout
-        self._connection: AsyncConnection | None = None
-        self._driver: asyncpg.Connection[Any] | None = None
-
-    async def last(self, call: Call) -> list[Row]:
-        """Run the only statement of a transaction that reads; COMMIT comes by itself."""
-        statement, params = call
-        return await self.fetch_all(statement, **params)
-
-    async def commit(self) -> None:
-        """COMMIT, if anything was begun.
-
-        Raises:
-            CommitOutcomeUnknownError: the connection broke before the reply.
-            TransactionAbortedError: a failed statement's error was swallowed by whoever ran it.
-        """
-        self._check()
-        if self._driver is None:
-            return
-        async with self._lock:
-            try:
-                status = await self._driver.execute("commit")
-            except _BROKEN as error:
-                raise CommitOutcomeUnknownError("the connection broke while COMMIT was under way") from error
-            await self._give_back()
-        if status != "COMMIT":
-            raise TransactionAbortedError("a statement of this transaction failed: nothing was committed")
-
-    async def abandon(self) -> None:
-        """Roll back, or throw the connection away when it does not answer at once."""
-        if self._driver is None:
-            return
-        try:
-            async with asyncio.timeout(ROLLBACK_S):
-                await self._driver.execute("rollback")
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError, asyncio.CancelledError):
-            await self._discard()
-        else:
-            await self._give_back()
-
-    async def _fetch(self, statement: Statement, params: dict[str, object]) -> list[Row]:
-        with self._careful():
-            driver = await self._open()
-            try:
-                records = await driver.fetch(statement.numbered, *statement.arguments(params))
-            except _BROKEN as error:
-                raise DatabaseUnavailableError("the connection broke") from error
-        return [plain(record) for record in records]
-
-    async def _execute(self, statement: Statement, params: dict[str, object]) -> int:
-        with self._careful():
-            driver = await self._open()
-            try:
-                status = await driver.execute(statement.numbered, *statement.arguments(params))
-            except _BROKEN as error:
-                raise DatabaseUnavailableError("the connection broke") from error
-        count = status.rpartition(" ")[2]
-        return int(count) if count.isdigit() else 0
-
-    async def _open(self) -> "asyncpg.Connection[Any]":
-        """Begin and bind with the first statement; a connection found dead is replaced."""
-        if self._driver is not None:
-            return self._driver
-        give_up_at = asyncio.get_running_loop().time() + self._pool_timeout
-        while True:
-            driver = await self._acquire()
-            try:
-                async with asyncio.timeout(BEGIN_S):
-                    await driver.execute("begin")
-                    for statement, params in self._opening:
-                        await driver.execute(statement.numbered, *statement.arguments(params))
-            except TimeoutError as error:
-                await self._discard()
-                raise DatabaseUnavailableError("the pooler has no server for us") from error
-            except _BROKEN as error:
-                await self._discard()
-                if asyncio.get_running_loop().time() >= give_up_at:
-                    raise DatabaseUnavailableError("the database cannot be reached") from error
-            else:
-                return driver
-
-    async def _acquire(self) -> "asyncpg.Connection[Any]":
-        try:
-            self._connection = await self._engine.connect()
-            driver = (await self._connection.get_raw_connection()).driver_connection
-        except (*_BROKEN, sqlalchemy_errors.TimeoutError, sqlalchemy_errors.DBAPIError, TimeoutError) as error:
-            raise DatabaseUnavailableError("no connection within the time to wait for one") from error
-        connection = cast("asyncpg.Connection[Any]", driver)
-        self._driver = connection
-        return connection
-
-    async def _discard(self) -> None:
-        connection, self._connection, self._driver = self._connection, None, None
-        if connection is not None:
-            await asyncio.shield(_throw_away(connection))
-
-    async def _give_back(self) -> None:
-        connection, self._connection, self._driver = self._connection, None, None
-        if connection is not None:
-            await asyncio.shield(connection.close())
-
-
-async def _throw_away(connection: AsyncConnection) -> None:
-    await connection.invalidate()
-    await connection.close()
-
-
-_BROKEN = (
-    OSError,
-    asyncpg.PostgresConnectionError,
-    asyncpg.InterfaceError,
-    # A statement that is sent while the server's farewell is being read.
-    asyncpg.InternalClientError,
-    asyncpg.AdminShutdownError,
-    asyncpg.CrashShutdownError,
-    asyncpg.CannotConnectNowError,
-    asyncpg.TooManyConnectionsError,
-    asyncpg.ProtocolViolationError,
-)

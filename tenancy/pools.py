@@ -1,7 +1,4 @@
-"""Connection pools right behind PgBouncer in transaction mode: no prepared statements by default, no start-up options.
-
-psycopg_pool for the processes of ours; a SQLAlchemy engine on asyncpg, whose own pool recycles what broke, for others.
-"""
+"""The pool right behind PgBouncer in transaction mode: no prepared statements by default, no start-up options."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +8,6 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 from sqlalchemy import URL
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 Driver = Literal["psycopg", "asyncpg"]
 Pool = AsyncConnectionPool[AsyncConnection[Any]]
@@ -36,7 +32,6 @@ class DatabaseSettings:
 
     database_url: str
     prepared_statements: bool = False
-    driver: Driver = "psycopg"
     pool_size: int = 10
     pool_timeout: float = 5.0
     connect_timeout: float = 5.0
@@ -60,22 +55,6 @@ def psycopg_pool(settings: DatabaseSettings) -> Pool:
         reconnect_timeout=settings.pool_timeout,
         open=False,
         name="tenantry",
-    )
-
-
-def asyncpg_engine(settings: DatabaseSettings) -> AsyncEngine:
-    """Return an engine whose connections keep nothing prepared.
-
-    Its pool is small, the pooler's is the one that counts.
-    """
-    caches = {} if settings.prepared_statements else {"statement_cache_size": 0, "prepared_statement_cache_size": 0}
-    return create_async_engine(
-        sqlalchemy_url(settings.database_url, "asyncpg"),
-        pool_size=settings.pool_size,
-        max_overflow=0,
-        pool_timeout=settings.pool_timeout,
-        pool_reset_on_return=None,
-        connect_args={"timeout": settings.connect_timeout, **caches},
     )
 
 

@@ -12,9 +12,10 @@ from uuid import UUID, uuid4
 import uvicorn
 from litestar import Litestar, post
 from pydantic import BaseModel
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from tenancy import DatabaseSettings, load_sql
-from tenancy.pools import asyncpg_engine, psycopg_pool
+from tenancy.pools import psycopg_pool, sqlalchemy_url
 
 SQL = load_sql(__file__)
 POOL = 10
@@ -54,7 +55,12 @@ def make_app(insert: Insert, tenant_id: UUID, close: Callable[[], Awaitable[None
 
 def by_sqlalchemy(database_url: str) -> tuple[Insert, Callable[[], Awaitable[None]]]:
     """Insert through SQLAlchemy and asyncpg."""
-    engine = asyncpg_engine(DatabaseSettings(database_url, pool_size=POOL))
+    engine = create_async_engine(
+        sqlalchemy_url(database_url, "asyncpg"),
+        pool_size=POOL,
+        max_overflow=0,
+        connect_args={"statement_cache_size": 0, "prepared_statement_cache_size": 0},
+    )
 
     async def insert(values: Mapping[str, object]) -> None:
         async with engine.begin() as connection:

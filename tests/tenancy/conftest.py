@@ -1,7 +1,6 @@
-"""Fixtures of tenancy's tests: a database on either driver, and statements to run on it."""
+"""Fixtures of tenancy's tests: a database as either login, and statements to run on it."""
 
 from collections.abc import AsyncIterator
-from typing import Literal
 from uuid import UUID
 
 import psycopg
@@ -24,17 +23,10 @@ def sql() -> Statements:
     return load_sql(__file__)
 
 
-@pytest.fixture(params=["psycopg", "asyncpg"])
-def driver(request: pytest.FixtureRequest) -> Literal["psycopg", "asyncpg"]:
-    chosen: Literal["psycopg", "asyncpg"] = request.param
-    return chosen
-
-
-@pytest.fixture
-async def opened(database_urls: DatabaseUrls, driver: Literal["psycopg", "asyncpg"]) -> AsyncIterator[Database]:
-    """The module's database through PgBouncer, on either driver, as the login that uses it."""
-    url = database_urls.worker if driver == "psycopg" else database_urls.api
-    async with Database(DatabaseSettings(url, driver=driver, pool_size=2)) as database:
+@pytest.fixture(params=["worker", "api"])
+async def opened(request: pytest.FixtureRequest, database_urls: DatabaseUrls) -> AsyncIterator[Database]:
+    """The module's database through PgBouncer, as either login that works for tenants."""
+    async with Database(DatabaseSettings(getattr(database_urls, request.param), pool_size=2)) as database:
         yield database
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator
-from typing import Literal
 from uuid import UUID, uuid4
 
 import psycopg
@@ -19,14 +18,12 @@ LATER = 100
 
 
 @pytest.fixture
-async def narrow(
-    cluster: Cluster, pgbouncer: PgBouncer, database_urls: DatabaseUrls, driver: Literal["psycopg", "asyncpg"]
-) -> AsyncIterator[Database]:
+async def narrow(cluster: Cluster, pgbouncer: PgBouncer, database_urls: DatabaseUrls) -> AsyncIterator[Database]:
     """Two connections to a pooler that has two itself."""
     assert pgbouncer.port
     pooler = PgBouncer(cluster.postgres, default_pool_size=2).start()
     url = pooler.url("tenantry_worker", database_urls.database)
-    async with Database(DatabaseSettings(url, driver=driver, pool_size=2)) as database:
+    async with Database(DatabaseSettings(url, pool_size=2)) as database:
         yield database
     pooler.close()
 

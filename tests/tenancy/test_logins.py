@@ -1,7 +1,6 @@
 """The check of a process's login at its start: every way past the policies is refused by name."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import psycopg
 import pytest
@@ -50,31 +49,27 @@ def root(urls: DatabaseUrls) -> Iterator[psycopg.Connection]:
         connection.execute("drop role spoilt, detour")
 
 
-async def _check(url: str, driver: Any) -> None:
-    async with Database(DatabaseSettings(url, driver=driver, pool_timeout=10)) as database:
+async def _check(url: str) -> None:
+    async with Database(DatabaseSettings(url, pool_timeout=10)) as database:
         await database.check_login()
 
 
 @pytest.mark.parametrize("login", LOGINS)
-async def test_our_own_logins_pass(urls: DatabaseUrls, driver: Any, login: str) -> None:
-    await _check(urls.straight(login), driver)
+async def test_our_own_logins_pass(urls: DatabaseUrls, login: str) -> None:
+    await _check(urls.straight(login))
 
 
-async def test_a_callers_login_of_the_documented_kind_passes(
-    urls: DatabaseUrls, root: psycopg.Connection, driver: Any
-) -> None:
+async def test_a_callers_login_of_the_documented_kind_passes(urls: DatabaseUrls, root: psycopg.Connection) -> None:
     root.execute("grant tenantry_tenant to spoilt")
-    await _check(urls.straight("spoilt"), driver)
+    await _check(urls.straight("spoilt"))
 
 
 @pytest.mark.parametrize("way", [*UNSAFE, *SINCE_16])
-async def test_every_way_past_the_policies_is_refused(
-    urls: DatabaseUrls, root: psycopg.Connection, driver: Any, way: str
-) -> None:
+async def test_every_way_past_the_policies_is_refused(urls: DatabaseUrls, root: psycopg.Connection, way: str) -> None:
     if way in SINCE_16 and urls.postgres.version < 16:
         pytest.skip("a grant has no options of its own before 16")
     spoil, why = {**UNSAFE, **SINCE_16}[way]
     root.execute(spoil.encode())
     with pytest.raises(UnsafeRoleError, match=why) as refused:
-        await _check(urls.straight("spoilt"), driver)
+        await _check(urls.straight("spoilt"))
     assert "role spoilt" in str(refused.value)

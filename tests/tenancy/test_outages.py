@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import quote
 from uuid import UUID, uuid4
 
@@ -26,7 +26,6 @@ from tests.support.system import missing
 
 POOL_TIMEOUT_S = 3.0
 RECOVERY_S = 12.0
-Driver = Literal["psycopg", "asyncpg"]
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +61,8 @@ async def tenant(urls: DatabaseUrls) -> UUID:
 
 
 @pytest.fixture
-async def away(url: str, driver: Driver) -> AsyncIterator[Database]:
-    settings = DatabaseSettings(url, driver=driver, pool_size=5, pool_timeout=POOL_TIMEOUT_S, connect_timeout=2)
+async def away(url: str) -> AsyncIterator[Database]:
+    settings = DatabaseSettings(url, pool_size=5, pool_timeout=POOL_TIMEOUT_S, connect_timeout=2)
     async with Database(settings) as database:
         yield database
 
@@ -128,10 +127,10 @@ async def test_a_restart_between_transactions_is_not_noticed(
 
 
 async def test_a_pooler_that_stopped_is_told_and_its_return_noticed(
-    apart: Cluster, urls: DatabaseUrls, tenant: UUID, sql: Statements, driver: Driver
+    apart: Cluster, urls: DatabaseUrls, tenant: UUID, sql: Statements
 ) -> None:
     assert apart.pgbouncer is not None
-    settings = DatabaseSettings(urls.worker, driver=driver, pool_timeout=POOL_TIMEOUT_S, connect_timeout=2)
+    settings = DatabaseSettings(urls.worker, pool_timeout=POOL_TIMEOUT_S, connect_timeout=2)
     async with Database(settings) as database:
         await _warm(database, tenant, sql)
         apart.pgbouncer.stop()
@@ -145,9 +144,8 @@ async def test_a_pooler_that_stopped_is_told_and_its_return_noticed(
                         else:
                             await tx.fetch_all(sql["tags"])
                 assert time.monotonic() - began < POOL_TIMEOUT_S + 3
-            if driver == "psycopg":
-                # No connection, nothing sent: nothing about the outcome is unknown.
-                assert not isinstance(told.value, CommitOutcomeUnknownError)
+            # No connection, nothing sent: nothing about the outcome is unknown.
+            assert not isinstance(told.value, CommitOutcomeUnknownError)
         finally:
             apart.pgbouncer.start()
         await _recover(database, tenant, sql)
@@ -218,18 +216,16 @@ async def test_a_session_killed_in_commit_leaves_the_outcome_unknown(
     assert await _tags(away, tenant, sql) == []
 
 
-async def test_a_pool_that_is_used_up_is_told_in_time(
-    urls: DatabaseUrls, tenant: UUID, sql: Statements, driver: Driver
-) -> None:
-    settings = DatabaseSettings(urls.worker, driver=driver, pool_size=1, pool_timeout=0.3)
+async def test_a_pool_that_is_used_up_is_told_in_time(urls: DatabaseUrls, tenant: UUID, sql: Statements) -> None:
+    settings = DatabaseSettings(urls.worker, pool_size=1, pool_timeout=0.3)
     async with Database(settings) as database, database.transaction(tenant) as tx:
         await tx.fetch_all(sql["who"])
         with pytest.raises(DatabaseUnavailableError):
             await _tags(database, tenant, sql)
 
 
-async def test_a_wrong_address_is_told(tenant: UUID, sql: Statements, driver: Driver) -> None:
-    settings = DatabaseSettings("postgresql://tenantry_worker@127.0.0.1:1/none", driver=driver, pool_timeout=1)
+async def test_a_wrong_address_is_told(tenant: UUID, sql: Statements) -> None:
+    settings = DatabaseSettings("postgresql://tenantry_worker@127.0.0.1:1/none", pool_timeout=1)
     async with Database(settings) as database:
         with pytest.raises(DatabaseUnavailableError):
             await _tags(database, tenant, sql)
@@ -250,12 +246,12 @@ def locked() -> Iterator[Postgres]:
 
 
 @pytest.mark.parametrize("password", ["plain", "p@ss/w:o?r#d", "100%", "a b+c&d=é\\'\"[]"])
-async def test_a_password_may_hold_any_character(locked: Postgres, driver: Driver, password: str) -> None:
+async def test_a_password_may_hold_any_character(locked: Postgres, password: str) -> None:
     with psycopg.connect(locked.url(), autocommit=True, cursor_factory=psycopg.ClientCursor) as root:
         root.execute("alter role tenantry_api password %s", (password,))
     for given, is_right in ((password, True), ("wrong", False)):
         url = locked.url("tenantry_api").replace("tenantry_api@", f"tenantry_api:{quote(given, safe='')}@")
-        async with Database(DatabaseSettings(url, driver=driver, pool_timeout=2)) as database:
+        async with Database(DatabaseSettings(url, pool_timeout=2)) as database:
             if is_right:
                 assert await database.schema_revision() is None
             else:
