@@ -1,17 +1,21 @@
 """Fixtures of all tests: servers once a session, a database once a module, tenants once a test."""
 
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
+from psycopg.rows import dict_row
 
 from tenancy import Database, DatabaseSettings
 from tests.support import factories
 from tests.support.environment import Cluster, DatabaseUrls
+from tests.support.looking import Look
 from tests.support.pgbouncer import PgBouncer, program
 from tests.support.postgres import Postgres
 from tests.support.system import missing, sweep
+from tests.support.workflows import HandWorker
 
 
 def pytest_report_header() -> str | None:
@@ -68,15 +72,15 @@ def empty_database_urls(cluster: Cluster) -> Iterator[DatabaseUrls]:
 
 @pytest.fixture
 async def database(database_urls: DatabaseUrls) -> AsyncIterator[Database]:
-    """The module's database as a worker sees it: login tenantry_worker on psycopg, through PgBouncer."""
+    """The module's database as a worker sees it: login tenantry_worker, through PgBouncer."""
     async with Database(DatabaseSettings(database_urls.worker)) as opened:
         yield opened
 
 
 @pytest.fixture
 async def api_database(database_urls: DatabaseUrls) -> AsyncIterator[Database]:
-    """The module's database as the API sees it: login tenantry_api on SQLAlchemy and asyncpg, through PgBouncer."""
-    async with Database(DatabaseSettings(database_urls.api, driver="asyncpg")) as opened:
+    """The module's database as the API sees it: login tenantry_api, through PgBouncer."""
+    async with Database(DatabaseSettings(database_urls.api)) as opened:
         yield opened
 
 
@@ -98,3 +102,21 @@ async def tenant(superuser: psycopg.AsyncConnection) -> UUID:
 async def other_tenant(superuser: psycopg.AsyncConnection) -> UUID:
     """A second tenant of the test's own."""
     return await factories.create_tenant(superuser)
+
+
+@pytest.fixture
+def hand(database: Database, tenant: UUID) -> HandWorker:
+    """A worker of the test's tenant, played step by step."""
+    return HandWorker(database, tenant)
+
+
+@pytest.fixture
+def look(superuser: psycopg.AsyncConnection) -> Look:
+    """Read rows as the superuser: `await look("select …", parameter, …)`."""
+
+    async def read(query: str, *params: object) -> list[dict[str, Any]]:
+        async with superuser.cursor(row_factory=dict_row) as cursor:
+            await cursor.execute(query.encode(), params)
+            return await cursor.fetchall()
+
+    return read

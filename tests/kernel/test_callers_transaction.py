@@ -26,9 +26,9 @@ from kernel import (
 )
 from tenancy import TenantTransaction
 from tenancy.pools import sqlalchemy_url
-from tests.kernel.conftest import Look
 from tests.support import factories
 from tests.support.environment import DatabaseUrls
+from tests.support.looking import Look
 from tests.support.workflows import REGISTRY, HandWorker
 
 KERNEL = Kernel(REGISTRY)

@@ -12,9 +12,9 @@ import pytest
 from psycopg.rows import dict_row
 
 from kernel import RunCreate, RunStatus
-from tests.kernel.conftest import Look
 from tests.support import factories
 from tests.support.environment import DatabaseUrls
+from tests.support.looking import Look
 from tests.support.workflows import HandWorker, chain
 
 BIND = "select set_config('role', 'tenantry_tenant', true), set_config('tenantry.tenant_id', %s, true)"

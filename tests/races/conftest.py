@@ -1,32 +1,13 @@
-"""Fixtures of the kernel's tests: a worker played by hand, and a look at rows past every policy."""
+"""The stagehand of a test: a worker of its tenant whose every transaction the test performs itself."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any
 from uuid import UUID
 
-import psycopg
 import pytest
-from psycopg.rows import dict_row
 
 from tenancy import Database
-from tests.support.workflows import HandWorker
-
-Look = Callable[..., Awaitable[list[dict[str, Any]]]]
+from tests.support.stagehand import Make, Stagehand
 
 
 @pytest.fixture
-def hand(database: Database, tenant: UUID) -> HandWorker:
-    """A worker of the test's tenant, played step by step."""
-    return HandWorker(database, tenant)
-
-
-@pytest.fixture
-def look(superuser: psycopg.AsyncConnection) -> Look:
-    """Read rows as the superuser: `await look("select …", parameter, …)`."""
-
-    async def read(query: str, *params: object) -> list[dict[str, Any]]:
-        async with superuser.cursor(row_factory=dict_row) as cursor:
-            await cursor.execute(query.encode(), params)
-            return await cursor.fetchall()
-
-    return read
+def make(database: Database, tenant: UUID) -> Make:
+    return lambda body, **options: Stagehand(database, tenant, body, **options)

@@ -9,7 +9,7 @@ import pytest
 
 from kernel import Fence, JobHeartbeat, JobSettle, LeaseReapStale, RunCancel, Settlement, StageCompleted
 from tenancy import Database, TenantTransaction
-from tests.races.conftest import Look
+from tests.support.looking import Look
 from tests.support.workflows import HandWorker
 
 DONE = StageCompleted('{"n": 1}')

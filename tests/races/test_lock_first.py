@@ -26,8 +26,8 @@ from kernel import (
 )
 from tenancy import Database, TenantTransaction
 from tenancy.sql import parse
-from tests.races.conftest import Look
 from tests.support import factories
+from tests.support.looking import Look
 from tests.support.waiting import until_someone_blocked
 from tests.support.workflows import HandWorker
 

@@ -37,11 +37,15 @@ from kernel.commands.step_signal import StepSignalled
 from kernel.execution.ledger import Wait
 from kernel.execution.stage_runner import StageInvocation
 from tenancy import Database, TenantTransaction
+from tenancy.sql import parse
+from tests.support.looking import Look
 from tests.support.workflows import HandWorker
 
 Body = Callable[[StageContext[Any]], Coroutine[Any, Any, Any]]
 Around = Callable[[Sequence[StepOp], Callable[[], Awaitable[Sequence[StepAnswer]]]], Awaitable[Sequence[StepAnswer]]]
+Make = Callable[..., "Stagehand"]
 LATER = timedelta(seconds=400)
+PID = parse("-- name: pid\nselect pg_backend_pid() as pid", "pid")["pid"]
 
 
 @dataclass(slots=True)
@@ -179,3 +183,38 @@ class HandLedger:
     async def read(self) -> Sequence[StepRow]:
         async with self.hand.transaction() as tx:
             return await read_steps(tx, self.job.run_id, self.job.stage_id)
+
+
+async def steps_of(look: Look, run_id: UUID) -> dict[str, dict[str, Any]]:
+    """Return the rows of a run's steps by their ids."""
+    rows = await look("select * from tenantry.workflow_steps where run_id = %s", run_id)
+    return {row["step_id"]: row for row in rows}
+
+
+async def run_of(look: Look, run_id: UUID) -> tuple[str, Any]:
+    """Return status and output of a run."""
+    (row,) = await look("select status, output from tenantry.workflow_runs where run_id = %s", run_id)
+    return row["status"], row["output"]
+
+
+async def output_of(look: Look, run_id: UUID) -> Any:
+    """Return the output of a run that must have completed."""
+    (row,) = await look("select status, output, error from tenantry.workflow_runs where run_id = %s", run_id)
+    assert row["status"] == "COMPLETED", row
+    return row["output"]
+
+
+@asynccontextmanager
+async def holding(hand: Stagehand) -> AsyncIterator[tuple[TenantTransaction, int]]:
+    """A transaction of the first connection, with the process id of its server side."""
+    async with hand.transaction() as tx:
+        row = await tx.fetch_one(PID)
+        assert row is not None
+        yield tx, row["pid"]
+
+
+async def finish(hand: Stagehand) -> None:
+    """Execute whatever is due until nothing is."""
+    while jobs := await hand.tick():
+        for job in jobs:
+            await hand.conclude(await hand.perform(job))

@@ -18,8 +18,8 @@ from kernel import (
     StageSkipped,
     WorkerTick,
 )
-from tests.kernel.conftest import Look
 from tests.support import factories
+from tests.support.looking import Look
 from tests.support.workflows import HandWorker
 
 RUN = "select status, output, error, event_sequence, completed_at from tenantry.workflow_runs where run_id = %s"

@@ -5,7 +5,7 @@ from datetime import timedelta
 import psycopg
 
 from kernel import JobHeartbeat, LeaseReapStale
-from tests.kernel.conftest import Look
+from tests.support.looking import Look
 from tests.support.workflows import HandWorker
 
 LATE = timedelta(seconds=301)

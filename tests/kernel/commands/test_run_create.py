@@ -20,8 +20,8 @@ from kernel import (
     UnknownWorkflowError,
 )
 from tenancy import Database
-from tests.kernel.conftest import Look
 from tests.support import factories
+from tests.support.looking import Look
 from tests.support.workflows import HandWorker, chain
 
 COUNTS = """

@@ -9,7 +9,7 @@ from kernel import RunClaimPending, Ticked, WorkerTick
 from kernel.lanes import Lane
 from kernel.lanes import Look as Lanes
 from tenancy.sql import parse
-from tests.kernel.conftest import Look
+from tests.support.looking import Look
 from tests.support.workflows import HandWorker, chain, single
 
 SINGLE = Lane("single", single.definition_version, 5)

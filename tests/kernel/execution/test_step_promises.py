@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -12,21 +11,8 @@ import pytest
 
 from kernel import LeaseReapStale, RunPurge, RunReapStuck, StageContext, StageReleased, StepNotReplaySafeError
 from kernel.execution.step_options import run_options
-from tenancy import Database
-from tests.kernel.conftest import Look
-from tests.support.stagehand import Stagehand
-
-Make = Callable[..., Stagehand]
-
-
-@pytest.fixture
-def make(database: Database, tenant: UUID) -> Make:
-    return lambda body, **options: Stagehand(database, tenant, body, **options)
-
-
-async def steps_of(look: Look, run_id: UUID) -> dict[str, dict[str, Any]]:
-    rows = await look("select * from tenantry.workflow_steps where run_id = %s", run_id)
-    return {row["step_id"]: row for row in rows}
+from tests.support.looking import Look
+from tests.support.stagehand import Make, steps_of
 
 
 async def run_of(look: Look, run_id: UUID) -> dict[str, Any]:

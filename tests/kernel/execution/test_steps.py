@@ -27,8 +27,8 @@ from kernel import (
     UnknownStageError,
 )
 from tenancy import Database
-from tests.kernel.conftest import Look
 from tests.kernel.execution.theatre import Theatre
+from tests.support.looking import Look
 from tests.support.workflows import CLOCK
 
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from kernel import Kernel, Registry, RunCreate, StageContext, StepSignal, stage, workflow
 from tenancy import Database
-from tests.kernel.conftest import Look
+from tests.support.looking import Look
 from tests.support.workflows import CLOCK
 
 Body = Callable[[StageContext[Any]], Coroutine[Any, Any, Any]]
