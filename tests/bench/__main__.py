@@ -38,6 +38,7 @@ LIVE = (
     Setting(processes=2),
     Setting(live_batch=50, live_clients=2),
     Setting(processes=2, live_batch=50, live_clients=2),
+    Setting(processes=2, live_batch=50, live_clients=2, live_by_sql=True),
 )
 Part = Callable[[BenchCluster, Plan], Iterable[Figure]]
 

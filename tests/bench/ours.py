@@ -11,7 +11,7 @@ from uuid import UUID
 import uvloop
 
 from kernel import Kernel, RunCreate
-from tenancy import Database, DatabaseSettings
+from tenancy import Database, DatabaseSettings, load_sql
 from tests.bench.meter import Meter
 from tests.bench.report import OURS, Figure
 from tests.bench.servers import BenchCluster
@@ -21,18 +21,23 @@ from tests.support.environment import DatabaseUrls
 from tests.support.processes import Process, answers
 from tests.support.system import free_port
 
+SQL = load_sql(__file__)
 WARM_UP = 128
 DRAIN_LIMIT_S = 180.0
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How the workers run. `live_batch`: runs created in one transaction, by `live_clients` at a time."""
+    """How the workers run. `live_batch`: runs created in one transaction, by `live_clients` at a time.
+
+    `live_by_sql`: created by `tenantry.enqueue()`, a statement for all runs of the transaction.
+    """
 
     processes: int = 1
     concurrency: int = 64
     live_batch: int = 1
     live_clients: int = 8
+    live_by_sql: bool = False
     environment: tuple[tuple[str, str], ...] = field(default=())
 
     @property
@@ -106,7 +111,8 @@ def live(cluster: BenchCluster, setting: Setting, count: int) -> Figure:
         meter.close()
         spine.verify(owners, count)
         rate = count / spine.seconds(owners, count, since="created_at")
-    label = f"{setting.label}, {setting.live_clients} clients x {setting.live_batch} a tx"
+    how = " by SQL" if setting.live_by_sql else ""
+    label = f"{setting.label}, {setting.live_clients} clients x {setting.live_batch} a tx{how}"
     return Figure("W1 live", OURS, label, rate, cost=cost, runs=count)
 
 
@@ -140,6 +146,9 @@ async def create_runs(urls: DatabaseUrls, tenant_id: UUID, count: int, setting: 
     async def client(database: Database) -> None:
         while batch := [number for _, number in zip(range(setting.live_batch), numbers, strict=False)]:
             async with database.transaction(tenant_id) as tx:
+                if setting.live_by_sql:
+                    await tx.fetch_all(SQL["enqueue"], version=THREE.workflow.definition_version, numbers=batch)
+                    continue
                 for number in batch:
                     await kernel.dispatch(RunCreate("three", {"n": number}), tx)
 
