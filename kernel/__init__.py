@@ -10,6 +10,7 @@ from kernel.commands.job_heartbeat import Heartbeat, JobHeartbeat, beat_call, he
 from kernel.commands.job_release import JobRelease, JobsReleased
 from kernel.commands.job_report import JobReport, Progress, Reported
 from kernel.commands.job_settle import JobSettle, Settled, Settlement
+from kernel.commands.job_settle_expected import JobSettleExpected, SettledAsExpected, is_expectable
 from kernel.commands.lease_reap_stale import LeaseReapStale, LeasesReaped, ReapedLease
 from kernel.commands.run_cancel import RunCancel, RunCancelled
 from kernel.commands.run_claim_pending import ClaimedRun, RunClaimPending, RunsClaimed
@@ -20,7 +21,7 @@ from kernel.commands.run_reap_stuck import RunReapStuck, StuckReaped
 from kernel.commands.run_transition import RunTransition, RunTransitioned
 from kernel.commands.stage_poll_suspended import StagePollSuspended, SuspendedPolled
 from kernel.commands.step_signal import StepSignal, StepSignalled
-from kernel.commands.step_write import StepWrite, read_steps
+from kernel.commands.step_write import StepWrite, note_conflicts, read_steps, refused_ops
 from kernel.commands.worker_tick import Ticked, WorkerTick
 from kernel.completion import RunCompletion
 from kernel.definition.registry import Registry
@@ -139,6 +140,7 @@ __all__ = [
     "JobRelease",
     "JobReport",
     "JobSettle",
+    "JobSettleExpected",
     "JobStatus",
     "JobsClaimed",
     "JobsReleased",
@@ -174,6 +176,7 @@ __all__ = [
     "RunsClaimed",
     "RunsPurged",
     "Settled",
+    "SettledAsExpected",
     "Settlement",
     "SignalRefusedError",
     "Stage",
@@ -232,7 +235,10 @@ __all__ = [
     "give_steps",
     "heartbeats",
     "invocation_of",
+    "is_expectable",
+    "note_conflicts",
     "read_steps",
+    "refused_ops",
     "run_stage",
     "run_when",
     "stage",

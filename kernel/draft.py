@@ -186,6 +186,7 @@ class RunDraft:
                 generation=stage.generation,
                 redrive_count=self.run.redrive_count,
                 waiting_for=stage.waiting_for,
+                event_sequence=self.run.event_sequence,
             )
         )
 

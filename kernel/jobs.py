@@ -19,7 +19,8 @@ class LeasedJob:
     the JSON texts of the run's completed stages, `run_input` and `run_config` those the run was created with.
     `begun` is
     false while the stage's `when` is still to be asked. `queue_wait_ms` runs from the moment the job was due.
-    A `replay` executes a suspended stage again, which announced that it is `waiting_for` something.
+    A `replay` executes a suspended stage again, which announced that it is `waiting_for` something. `event_sequence` is
+    the run's when it was leased: while it stands, nothing has happened to the run since.
     """
 
     fence: Fence
@@ -38,6 +39,7 @@ class LeasedJob:
     generation: int = 0
     redrive_count: int = 0
     waiting_for: Mapping[str, Any] | None = None
+    event_sequence: int = 0
 
     @property
     def run_id(self) -> UUID:

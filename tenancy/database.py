@@ -52,15 +52,17 @@ class Database:
         await self.close()
 
     @asynccontextmanager
-    async def transaction(self, tenant_id: UUID) -> AsyncGenerator[TenantTransaction]:
+    async def transaction(self, tenant_id: UUID, *, in_one_message: bool = False) -> AsyncGenerator[TenantTransaction]:
         """Open a transaction as `tenantry_tenant` bound to a tenant.
 
-        COMMIT at the end, ROLLBACK on any error or cancellation.
+        COMMIT at the end, ROLLBACK on any error or cancellation. `in_one_message`: the first fetch is the only one and
+        travels with BEGIN and COMMIT; whatever is asked for after it is refused.
+
         Raises:
             DatabaseUnavailableError: the database cannot be reached; nothing was kept.
             CommitOutcomeUnknownError: the connection broke at COMMIT; ask before repeating.
         """
-        async with self._owned(tenant_id, [binding_call(tenant_id)]) as tx:
+        async with self._owned(tenant_id, [binding_call(tenant_id)], in_one_message=in_one_message) as tx:
             yield tx
 
     @asynccontextmanager
@@ -98,11 +100,13 @@ class Database:
             return await tx.fetch_one(SQL[name])
 
     @asynccontextmanager
-    async def _owned(self, tenant_id: UUID | None, opening: Sequence[Call]) -> AsyncGenerator[OwnedTransaction]:
+    async def _owned(
+        self, tenant_id: UUID | None, opening: Sequence[Call], *, in_one_message: bool = False
+    ) -> AsyncGenerator[OwnedTransaction]:
         if self._is_closed:
             raise DatabaseUnavailableError("the database was closed")
         await self.open()
-        tx = OwnedTransaction(self._pool, tenant_id, opening)
+        tx = OwnedTransaction(self._pool, tenant_id, opening, in_one_message=in_one_message)
         try:
             yield tx
             await tx.commit()

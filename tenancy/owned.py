@@ -38,7 +38,7 @@ REPLY_S = 30.0
 
 
 class TransactionAbortedError(TenancyError):
-    """A statement failed, its error was swallowed, and the transaction could not be committed any more."""
+    """The transaction is over: a statement failed and its error was swallowed, or its COMMIT has been sent."""
 
 
 class OwnedTransaction(Adapter):
@@ -47,9 +47,13 @@ class OwnedTransaction(Adapter):
     BEGIN, binding and first statements in one message, last writes and COMMIT in one.
     """
 
-    def __init__(self, pool: Pool, tenant_id: UUID | None, opening: Sequence[Call]) -> None:
+    def __init__(
+        self, pool: Pool, tenant_id: UUID | None, opening: Sequence[Call], *, in_one_message: bool = False
+    ) -> None:
         super().__init__(tenant_id)
         self._opening = opening
+        self._in_one_message = in_one_message
+        self._is_over = False
         self._has_failed = False
         self._pool = pool
         self._has_begun = False
@@ -57,15 +61,18 @@ class OwnedTransaction(Adapter):
         self._held: list[Call] = []
 
     async def fetch_batch(self, calls: Sequence[Call]) -> list[list[Row]]:
-        """Run statements in order in one message, with what was held back before them."""
+        """Run statements in order in one message, with what was held back before them.
+
+        In a transaction of one message it is the only one, and carries the COMMIT.
+        """
         async with self._lock:
-            cursors = await self._run([*self._take_held(), *calls])
+            cursors = await self._next([*self._take_held(), *calls])
             return [await rows_of(cursor) for cursor in cursors[len(cursors) - len(calls) :]]
 
     async def execute(self, statement: Statement, **params: object) -> int:
         """Run a statement and return how many rows it wrote."""
         async with self._lock:
-            cursors = await self._run([*self._take_held(), (statement, params)])
+            cursors = await self._next([*self._take_held(), (statement, params)])
             return max(cursors[-1].rowcount, 0)
 
     async def last(self, call: Call) -> list[Row]:
@@ -87,18 +94,11 @@ class OwnedTransaction(Adapter):
             CommitOutcomeUnknownError: the connection broke before the reply.
             TransactionAbortedError: a failed statement's error was swallowed by whoever ran it.
         """
-        self._check()
-        if self._connection is None and not self._held:
+        if self._is_over or (self._connection is None and not self._held):
+            self._check_failed()
             return
         async with self._lock:
-            if self._connection is None:
-                # Failing to get one is no unknown outcome.
-                await self._acquire()
-            try:
-                await self._run(self._take_held(), closing=True)
-            except DatabaseUnavailableError as error:
-                raise CommitOutcomeUnknownError("the connection broke while COMMIT was under way") from error
-            await self._give_back()
+            await self._close(self._take_held())
 
     async def abandon(self) -> None:
         """Roll back, or close the connection when it is in the middle of something."""
@@ -116,7 +116,29 @@ class OwnedTransaction(Adapter):
             await connection.close()
         await self._give_back()
 
+    async def _next(self, calls: Sequence[Call]) -> list[psycopg.AsyncCursor[Any]]:
+        return await (self._close(calls) if self._in_one_message else self._run(calls))
+
+    async def _close(self, calls: Sequence[Call]) -> list[psycopg.AsyncCursor[Any]]:
+        """Run the last calls and COMMIT; nothing may follow."""
+        self._check()
+        if self._connection is None:
+            # Failing to get one is no unknown outcome.
+            await self._acquire()
+        try:
+            cursors = await self._run(calls, closing=True)
+        except DatabaseUnavailableError as error:
+            raise CommitOutcomeUnknownError("the connection broke while COMMIT was under way") from error
+        self._is_over = True
+        await self._give_back()
+        return cursors
+
     def _check(self) -> None:
+        self._check_failed()
+        if self._is_over:
+            raise TransactionAbortedError("this transaction has been committed: nothing can follow")
+
+    def _check_failed(self) -> None:
         if self._has_failed:
             raise TransactionAbortedError("a statement of this transaction failed: nothing is committed")
 

@@ -63,4 +63,5 @@ def _begin(job: LeasedJob, fenced: Fenced, drafts: dict[UUID, RunDraft]) -> Begu
         return Begun(job, "ghost")
     # A repeat after a COMMIT whose reply was lost finds the stage begun under this very fence.
     attempt = stage.attempt if stage.status is StageStatus.RUNNING else draft.begin(stage)
-    return Begun(replace(job, attempt=attempt, begun=True), "begun")
+    sequence = draft.run.event_sequence
+    return Begun(replace(job, attempt=attempt, begun=True, event_sequence=sequence), "begun")

@@ -85,7 +85,7 @@ class JobSettle(Command[tuple[Settled, ...]]):
 
 
 @dataclass(slots=True)
-class _Batch:
+class SettleBatch:
     """The drafts of one flush, made when a run is first met."""
 
     fenced: Fenced
@@ -129,8 +129,8 @@ async def job_settle(command: JobSettle, tx: TenantTransaction, scope: Scope) ->
     fenced.holds.update((fence, Hold.BUSY) for fence in unrecorded)
     leases = LeaseBudget(command.worker_id, command.lease_ahead)
     waited = await _waited_steps(command, tx)
-    batch = _Batch(fenced, await load_stages(tx, _runs_to_read(command, fenced)), leases, waited)
-    answers = tuple(_settle(item, batch) for item in command.settlements)
+    batch = SettleBatch(fenced, await load_stages(tx, _runs_to_read(command, fenced)), leases, waited)
+    answers = tuple(settle_one(item, batch) for item in command.settlements)
     await batch.changes.write(tx)
     return answers
 
@@ -179,7 +179,8 @@ def _stage_of(job: LeasedJob) -> StageRow:
     )
 
 
-def _settle(item: Settlement, batch: _Batch) -> Settled:
+def settle_one(item: Settlement, batch: SettleBatch) -> Settled:
+    """Decide what becomes of one settlement and put its writes into the batch's changes."""
     job = item.job
     hold = batch.fenced.holds[job.fence]
     if hold is Hold.BUSY:
@@ -238,7 +239,7 @@ def _discard(draft: RunDraft, job: LeasedJob, ghost_reason: str) -> None:
     draft.defer(stage, job.fence.attempt, DEFERRAL if ghost_reason == "version" else RACE_DELAY)
 
 
-def _apply(draft: RunDraft, stage: StageRow, item: Settlement, batch: _Batch) -> float | None:
+def _apply(draft: RunDraft, stage: StageRow, item: Settlement, batch: SettleBatch) -> float | None:
     """Move the stage as its outcome says and the run with it; returns the delay of a retry in seconds."""
     job, outcome = item.job, item.outcome
     match outcome:
@@ -260,7 +261,7 @@ def _apply(draft: RunDraft, stage: StageRow, item: Settlement, batch: _Batch) ->
     return None
 
 
-def _apply_failure(draft: RunDraft, stage: StageRow, item: Settlement, batch: _Batch) -> float | None:
+def _apply_failure(draft: RunDraft, stage: StageRow, item: Settlement, batch: SettleBatch) -> float | None:
     outcome, fence = item.outcome, item.job.fence
     assert isinstance(outcome, StageFailed)
     if stage.status is StageStatus.PENDING:

@@ -28,12 +28,14 @@ class StepWrite(Command[tuple[StepAnswer, ...]]):
     """Apply ops, each step at most once; answers come in their order.
 
     Locks the runs and waits for them only with `wait`; what somebody holds is `busy` otherwise. An outcome that comes
-    too late leaves the annotation `step.outcome_conflict`.
+    too late leaves the annotation `step.outcome_conflict`, unless the caller notes it (`notes_conflicts` false) because
+    this is all that its transaction can send.
     """
 
     name: ClassVar[str] = "step.write"
     ops: Sequence[StepOp]
     wait: bool = False
+    notes_conflicts: bool = True
 
 
 @handles(StepWrite)
@@ -41,12 +43,11 @@ async def step_write(command: StepWrite, tx: TenantTransaction, _scope: Scope) -
     """Run the one statement."""
     if not command.ops:
         return ()
-    items = [_item(number, op) for number, op in enumerate(command.ops)]
-    rows = await tx.fetch_all(SQL["write"], ops=orjson.dumps(items).decode(), wait=command.wait)
+    rows = await tx.fetch_all(SQL["write"], ops=encode_ops(command.ops), wait=command.wait)
     answers = tuple(_answer(op, row) for op, row in zip(command.ops, rows, strict=True))
-    refused = [op for op, answer in zip(command.ops, answers, strict=True) if _is_refused(op, answer)]
-    if refused:
-        await _annotate(refused, tx)
+    refused = refused_ops(command.ops, answers)
+    if refused and command.notes_conflicts:
+        await note_conflicts(refused, tx)
     return answers
 
 
@@ -56,16 +57,26 @@ async def read_steps(tx: TenantTransaction, run_id: UUID, stage_id: str) -> list
     return [_row(row["step_id"], row) for row in rows]
 
 
+def encode_ops(ops: Sequence[StepOp]) -> str:
+    """Return ops as the JSON text that `tenantry.step_ledger_v1` takes."""
+    return orjson.dumps([_item(number, op) for number, op in enumerate(ops)]).decode()
+
+
+def refused_ops(ops: Sequence[StepOp], answers: Sequence[StepAnswer]) -> list[StepOp]:
+    """Return the outcomes that came too late for the ledger."""
+    return [op for op, answer in zip(ops, answers, strict=True) if _is_refused(op, answer)]
+
+
 def _is_refused(op: StepOp, answer: StepAnswer) -> bool:
     """Whether an effect has happened that the ledger will not hold; a heartbeat or a claim given back is none."""
     has_happened = op.values.get("status") == "completed" or op.values.get("error") is not None
     return answer.verdict == "conflict" and has_happened
 
 
-async def _annotate(refused: Sequence[StepOp], tx: TenantTransaction) -> None:
+async def note_conflicts(refused: Sequence[StepOp], tx: TenantTransaction) -> None:
     """Leave `step.outcome_conflict` with each stage: nobody else would hear of it, its settle being fenced out.
 
-    The runs are locked already. A run that is over gets no further event.
+    Locks the runs that nobody else holds. A run that is over gets no further event.
     """
     run_ids = sorted({op.fence.run_id for op in refused})
     (rows,) = await tx.fetch_batch([lock_runs(run_ids, wait=False)])

@@ -119,6 +119,8 @@ class Executor:
     def start(self, tenant_id: UUID, jobs: Iterable[LeasedJob]) -> None:
         """Take leased jobs into execution."""
         for job in jobs:
+            if self.writer is not None:
+                self.writer.clock.observe(job.fence.started_at)
             execution = Execution(tenant_id, job)
             self.executions[job.fence] = execution
             self.by_tenant[tenant_id] += 1

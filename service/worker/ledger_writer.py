@@ -8,29 +8,17 @@ itself. One bad item never fails its neighbours, and an item whose rows somebody
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 from uuid import UUID
 
 from psycopg import errors as pg
 
-from kernel import (
-    Begun,
-    JobBegin,
-    JobSettle,
-    Kernel,
-    LeasedJob,
-    Settled,
-    Settlement,
-    StepAnswer,
-    StepOp,
-    StepRow,
-    StepWrite,
-    read_steps,
-)
+from kernel import Begun, Kernel, LeasedJob, Settled, Settlement, StepAnswer, StepOp, StepRow, read_steps
+from service.worker.clock import DatabaseClock
+from service.worker.flusher import Answer, Flusher, Request, StepOps, Stepped
 from tenancy import CommitOutcomeUnknownError, Database, DatabaseUnavailableError
 
 logger = logging.getLogger(__name__)
@@ -45,37 +33,18 @@ TRANSIENT = (pg.OperationalError, pg.ReadOnlySqlTransaction)
 HOPELESS = (pg.ProgramLimitExceeded, pg.StatementTooComplex, pg.TooManyColumns, pg.TooManyArguments)
 
 
-@dataclass(frozen=True, slots=True)
-class _Steps:
-    """What one execution does with its steps."""
-
-    ops: tuple[StepOp, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Stepped:
-    """The answers to `_Steps`; all of them are busy, or none: they are one run's."""
-
-    answers: tuple[StepAnswer, ...]
-
-    @property
-    def status(self) -> str:
-        """`busy` when somebody holds the run."""
-        return self.answers[0].verdict
-
-
 @dataclass(slots=True)
 class _Item:
     """One settle, begin or write of steps, and who waits for its answer."""
 
-    request: Settlement | LeasedJob | _Steps
+    request: Request
     answer: asyncio.Future[Any]
     rounds: int = 0
 
 
 @dataclass(slots=True)
 class _Queue:
-    """The items of one tenant, and how many flushes are under way for them."""
+    """Items of one tenant that can share a flush, and how many flushes are under way for them."""
 
     items: deque[_Item] = field(default_factory=deque[_Item])
     flushes: int = 0
@@ -100,12 +69,13 @@ class LedgerWriter:
     def __init__(
         self, kernel: Kernel, database: Database, worker_id: str, hooks: WriterHooks, tasks: asyncio.TaskGroup
     ) -> None:
-        self._kernel = kernel
+        self.clock = DatabaseClock()
         self._database = database
-        self._worker_id = worker_id
         self._hooks = hooks
         self._tasks = tasks
-        self._queues: dict[UUID, _Queue] = {}
+        self._flusher = Flusher(kernel, database, worker_id, hooks.lease_ahead, self.clock)
+        # Steps apart from the rest: each kind of flush is a single message, a mixed one would be four.
+        self._queues: dict[tuple[UUID, bool], _Queue] = {}
         self._has_given_up = False
         self._flushing: set[asyncio.Task[None]] = set()
         self._writes: dict[UUID, set[asyncio.Future[None]]] = {}
@@ -126,7 +96,7 @@ class LedgerWriter:
 
     async def steps(self, tenant_id: UUID, ops: Sequence[StepOp]) -> tuple[StepAnswer, ...]:
         """Write what an execution does with its steps; returns once its transaction has committed."""
-        stepped: _Stepped = await self._put(tenant_id, _Steps(tuple(ops)))
+        stepped: Stepped = await self._put(tenant_id, StepOps(tuple(ops)))
         return stepped.answers
 
     async def read_steps(self, tenant_id: UUID, job: LeasedJob) -> list[StepRow]:
@@ -145,13 +115,14 @@ class LedgerWriter:
         for flush in self._flushing:
             flush.cancel()
 
-    def _put(self, tenant_id: UUID, request: Settlement | LeasedJob | _Steps) -> asyncio.Future[Any]:
+    def _put(self, tenant_id: UUID, request: Request) -> asyncio.Future[Any]:
         item = _Item(request, asyncio.get_running_loop().create_future())
-        queue = self._queues.setdefault(tenant_id, _Queue())
+        key = tenant_id, isinstance(request, StepOps)
+        queue = self._queues.setdefault(key, _Queue())
         queue.items.append(item)
         if queue.wants_flush:
             queue.flushes += 1
-            self._start(self._drain(tenant_id, queue))
+            self._start(self._drain(key, queue))
         return item.answer
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
@@ -159,15 +130,15 @@ class LedgerWriter:
         self._flushing.add(task)
         task.add_done_callback(self._flushing.discard)
 
-    async def _drain(self, tenant_id: UUID, queue: _Queue) -> None:
+    async def _drain(self, key: tuple[UUID, bool], queue: _Queue) -> None:
         try:
             while queue.items:
                 batch = [queue.items.popleft() for _ in range(min(BATCH, len(queue.items)))]
-                await self._flush(tenant_id, batch, queue)
+                await self._flush(key[0], batch, queue)
         finally:
             queue.flushes -= 1
             if not queue.items and not queue.flushes:
-                self._queues.pop(tenant_id, None)
+                self._queues.pop(key, None)
 
     async def _flush(self, tenant_id: UUID, batch: list[_Item], queue: _Queue) -> None:
         try:
@@ -201,9 +172,7 @@ class LedgerWriter:
         else:
             _resolve(item, answer)
 
-    async def _write_until_told(
-        self, tenant_id: UUID, batch: list[_Item], *, wait: bool = False
-    ) -> list[Settled | Begun | _Stepped]:
+    async def _write_until_told(self, tenant_id: UUID, batch: list[_Item], *, wait: bool = False) -> list[Answer]:
         """Write a batch; while the database is away or says "try again", try again.
 
         Repeating is safe whatever became of the first try: a settle that is fenced out looks at who settled the stage.
@@ -212,7 +181,7 @@ class LedgerWriter:
         while True:
             try:
                 with self._noted(tenant_id):
-                    return await self._write(tenant_id, batch, wait=wait)
+                    return await self._flusher.write(tenant_id, [item.request for item in batch], wait=wait)
             except CommitOutcomeUnknownError:
                 self._hooks.outcome_unknown(tenant_id)
             except (DatabaseUnavailableError, *TRANSIENT) as error:
@@ -237,33 +206,6 @@ class LedgerWriter:
             if not under_way:
                 self._writes.pop(tenant_id, None)
 
-    async def _write(self, tenant_id: UUID, batch: list[_Item], *, wait: bool) -> list[Settled | Begun | _Stepped]:
-        settlements = [item.request for item in batch if isinstance(item.request, Settlement)]
-        begins = [item.request for item in batch if isinstance(item.request, LeasedJob)]
-        steps = [item.request for item in batch if isinstance(item.request, _Steps)]
-        settled: list[Settled] = []
-        begun: list[Begun] = []
-        stepped: list[_Stepped] = []
-        async with self._database.transaction(tenant_id) as tx:
-            if begins:
-                begin = JobBegin(begins, wait=wait)
-                begun = [*await self._kernel.dispatch(begin, tx)]
-            if steps:
-                write = StepWrite([op for request in steps for op in request.ops], wait=wait)
-                answers = await self._kernel.dispatch(write, tx)
-                told = iter(answers)
-                stepped = [_Stepped(tuple(islice(told, len(request.ops)))) for request in steps]
-            if settlements:
-                ahead = self._hooks.lease_ahead(tenant_id, len(settlements))
-                command = JobSettle(self._worker_id, settlements, lease_ahead=ahead, wait=wait)
-                settled = [*await self._kernel.dispatch(command, tx)]
-        answers_of: dict[type[object], Iterator[Settled | Begun | _Stepped]] = {
-            Settlement: iter(settled),
-            LeasedJob: iter(begun),
-            _Steps: iter(stepped),
-        }
-        return [next(answers_of[type(item.request)]) for item in batch]
-
 
 @dataclass(frozen=True, slots=True)
 class StepLedger:
@@ -282,7 +224,7 @@ class StepLedger:
         return await self.writer.read_steps(self.tenant_id, self.job)
 
 
-def _resolve(item: _Item, answer: Settled | Begun | _Stepped) -> None:
+def _resolve(item: _Item, answer: Answer) -> None:
     if not item.answer.done():
         item.answer.set_result(answer)
 

@@ -144,6 +144,31 @@ async def test_a_transaction_of_sent_writes_alone_is_kept(
     assert await _stored(opened, tenant, sql) == ["a"]
 
 
+async def test_one_message_is_all_that_such_a_transaction_sends(
+    opened: Database, tenant: UUID, sql: Statements, run_id: UUID
+) -> None:
+    async with opened.transaction(tenant, in_one_message=True) as tx:
+        await tx.send([(sql["add"], {"tag": "a", "run_id": run_id})])
+        row = await tx.fetch_one(sql["who"])
+        assert row is not None
+        assert (row["role"], row["tenant"]) == ("tenantry_tenant", str(tenant))
+        # Committed already, seen by others while it is still open here.
+        assert await _stored(opened, tenant, sql) == ["a"]
+        with pytest.raises(TransactionAbortedError):
+            await tx.fetch_one(sql["who"])
+    assert await _stored(opened, tenant, sql) == ["a"]
+
+
+async def test_one_message_that_fails_keeps_nothing(
+    opened: Database, tenant: UUID, sql: Statements, run_id: UUID
+) -> None:
+    for _ in range(20):
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            async with opened.transaction(tenant, in_one_message=True) as tx:
+                await tx.fetch_batch([(sql["add"], {"tag": "a", "run_id": run_id}), (sql["divide"], {"by": 0})])
+    assert await _stored(opened, tenant, sql) == []
+
+
 async def test_empty_transactions_and_batches_are_fine(opened: Database, tenant: UUID, sql: Statements) -> None:
     async with opened.transaction(tenant):
         pass

@@ -1,7 +1,9 @@
 """COMMITs whose replies are lost: nothing stays leased for the threshold, nothing is settled or run twice."""
 
 import time
+from collections.abc import Callable
 from datetime import timedelta
+from typing import TypeAlias
 
 import pytest
 
@@ -10,13 +12,15 @@ from tests.support.arena import Arena
 from tests.support.hosts import running, settings
 from tests.support.proxy import LossyProxy
 
-# What the messages with COMMIT carry: a tick begins stages, a settle completes one.
+Carries: TypeAlias = Callable[[bytes], bool]
+# What the messages carry: a tick begins stages, a settle completes one. A failure is settled with a look before the write.
 COMMITS = {
     "tick": lambda data: b"commit" in data and b"stage:started" in data and b"stage:completed" not in data,
     "settle": lambda data: b"commit" in data and b"stage:completed" in data,
-    "opening": lambda data: b"lock_leases" in data,
     "last_settle": lambda data: b"commit" in data and b"workflow:completed" in data,
 }
+LOOK: Carries = lambda data: b"lock_leases" in data  # noqa: E731 - like its neighbours
+FAILURE: Carries = lambda data: b"commit" in data and b"stage:retrying" in data  # noqa: E731
 
 
 @pytest.mark.parametrize("which", sorted(COMMITS))
@@ -36,14 +40,26 @@ async def test_a_lost_reply_costs_no_lease_and_no_second_outcome(ring: Arena, wh
     assert (await ring.events())["stage:started"] == 10
 
 
+@pytest.mark.parametrize("carries", [LOOK, FAILURE], ids=["look", "write"])
+async def test_a_lost_reply_to_a_failure_costs_no_second_attempt(ring: Arena, carries: Carries) -> None:
+    async with LossyProxy(ring.urls.worker) as proxy, running(settings(ring.urls, database_url=proxy.url)):
+        proxy.lose(carries)
+        await ring.start("flaky", 3)
+        assert await ring.all_over(20) == {"COMPLETED": 3}
+        assert proxy.lost == 1
+    assert {stage["attempt"] for stage in await ring.stages()} == {2}
+    assert (await ring.events())["stage:retrying"] == 3
+    assert len(ring.notes("start")) == 6
+
+
 async def test_a_reply_that_never_comes_is_not_waited_for_for_ever(
     ring: Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tenancy.owned.REPLY_S", 2.0)
     async with LossyProxy(ring.urls.worker) as proxy, running(settings(ring.urls, database_url=proxy.url)):
-        for which in ("settle", "opening", "tick"):
-            proxy.lose(COMMITS[which], silently=True)
-            await ring.start("trio", 2, seconds=0.05)
+        for workflow, carries in (("trio", COMMITS["settle"]), ("flaky", LOOK), ("trio", COMMITS["tick"])):
+            proxy.lose(carries, silently=True)
+            await ring.start(workflow, 2, seconds=0.05)
             await ring.all_over(20)
         assert proxy.lost == 3
     await ring.assert_settled_once()
