@@ -10,12 +10,14 @@ from psycopg.rows import dict_row
 
 from tenancy import Database, DatabaseSettings
 from tests.support import factories
-from tests.support.environment import Cluster, DatabaseUrls
+from tests.support.environment import Cluster, DatabaseUrls, close_session_cluster, session_cluster
 from tests.support.looking import Look
 from tests.support.pgbouncer import PgBouncer, program
 from tests.support.postgres import Postgres
-from tests.support.system import missing, sweep
+from tests.support.system import missing
 from tests.support.workflows import HandWorker
+
+pytest_plugins = ["tenancy.isolation.plugin"]
 
 
 def pytest_report_header() -> str | None:
@@ -23,13 +25,15 @@ def pytest_report_header() -> str | None:
     return None if program() else "PgBouncer is missing, tests go straight to Postgres: apt-get install pgbouncer"
 
 
+def pytest_unconfigure() -> None:
+    """Stop the servers, which collecting alone may have started."""
+    close_session_cluster()
+
+
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
+def cluster() -> Cluster:
     """Postgres (18, or 15 with TENANTRY_TEST_POSTGRES=15) and PgBouncer, started once."""
-    sweep()
-    started = Cluster()
-    yield started
-    started.close()
+    return session_cluster()
 
 
 @pytest.fixture(scope="session")

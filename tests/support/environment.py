@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import os
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import psycopg
@@ -12,6 +13,7 @@ from psycopg import sql
 import migrations
 from tests.support.pgbouncer import PgBouncer, program
 from tests.support.postgres import Postgres
+from tests.support.system import sweep
 
 TEMPLATE = "tenantry_template"
 
@@ -93,6 +95,20 @@ class Cluster:
     def _administer(self, statement: sql.Composed) -> None:
         with psycopg.connect(self.postgres.url(), autocommit=True) as connection:
             connection.execute(statement)
+
+
+@cache
+def session_cluster() -> Cluster:
+    """The cluster of the test session, started when the first asks: a fixture, or who collects tests from its catalogs."""
+    sweep()
+    return Cluster()
+
+
+def close_session_cluster() -> None:
+    """Stop the session's cluster if anybody started it."""
+    if session_cluster.cache_info().currsize:
+        session_cluster().close()
+        session_cluster.cache_clear()
 
 
 def default_version() -> int:

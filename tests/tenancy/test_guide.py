@@ -1,6 +1,8 @@
 """The guide for products (`tenancy/README.md`): its SQL and Python are executed, from an empty database to a charged order."""
 
+import os
 import re
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -80,3 +82,29 @@ async def test_without_a_tenant_nothing_is_seen_or_written(engine: AsyncEngine, 
     await modules["shop"].place_order(engine, uuid4(), "o-1", 10)
     async with engine.begin() as connection:
         assert (await connection.execute(text("select count(*) from tenantry.workflow_runs"))).scalar_one() == 0
+
+
+def test_the_guides_isolation_tests_pass_and_bite(urls: DatabaseUrls, tmp_path: Path) -> None:
+    (tmp_path / "test_isolation.py").write_text(BLOCKS["test_isolation.py"])
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tenancy.isolation.plugin", "-p", "no:cacheprovider"]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "SHOP_SUPERUSER_URL": urls.direct,
+        "SHOP_DATABASE_URL": urls.straight("shop_app"),
+    }
+
+    def run() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=100
+        )
+
+    sound = run()
+    assert sound.returncode == 0, sound.stdout + sound.stderr
+    with psycopg.connect(urls.direct, autocommit=True) as product:
+        product.execute("alter table shop.orders add unique (order_id)")
+    leaking = run()
+    assert leaking.returncode == 1
+    assert re.findall(r"^FAILED (.*?)(?: - .*)?$", leaking.stdout, re.MULTILINE) == [
+        "test_isolation.py::test_isolation::shop.orders::keys[other]"
+    ]
