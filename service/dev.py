@@ -1,7 +1,6 @@
 """API and worker in one process and one loop, for `tenantry dev`: `python -m service.dev`, configured by settings."""
 
 import asyncio
-import logging
 import os
 import signal
 import sys
@@ -13,7 +12,7 @@ import uvloop
 
 from kernel import Registry
 from service.cli.dev import WORKER_URL
-from service.cli.logs import log_json
+from service.cli.logs import log_lines
 from service.cli.output import complain
 from service.cli.refusals import explain
 from service.probes import ReadinessGate
@@ -47,7 +46,7 @@ async def serve(settings: Settings, worker_url: str, registry: Registry) -> None
 
 def main() -> None:
     """Read the settings, serve, and end with 0, or 1 and a line on stderr."""
-    log_json(logging.WARNING)
+    log_lines(level="warning")
     try:
         settings = Settings.from_environment(os.environ)
         registry = load_registry(settings.require("workflows"))

@@ -1,6 +1,7 @@
 """Everything that is configured: one frozen object, read from the environment once, checked before anything starts.
 
-Every setting is an environment variable `TENANTRY_<NAME>`; a refusal is one line that names the setting in lower case.
+Every setting is an environment variable `TENANTRY_<NAME>`, or a file that `TENANTRY_<NAME>_FILE` names; a refusal is
+one line that names the setting in lower case.
 """
 
 import importlib
@@ -9,22 +10,18 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from kernel import Registry
 from kernel.execution.durations import parse_duration
+from service.environment import PREFIX, SettingsError, password_name, read_texts, with_password
 from tenancy import DatabaseSettings
 
-PREFIX: Final = "TENANTRY_"
 MIB: Final = 1024 * 1024
 SWITCHED_OFF_BY_ZERO: Final = frozenset({"job_absolute_timeout", "retention"})
 # What a heartbeat costs is one statement a tenant; a third of the threshold leaves room for two that fail.
 HEARTBEAT_SHARE: Final = 3
-
-
-class SettingsError(Exception):
-    """A setting is missing or unacceptable; the message is one line that names it. The operator must correct it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +51,7 @@ class Settings:
     outcome_linger: timedelta = timedelta(milliseconds=10)
     prepared_statements: bool = False
     pool_size: int = 10
+    pool_max_lifetime: timedelta = timedelta(hours=1)
     max_payload_bytes: int = 16 * MIB
     retention: timedelta = timedelta(0)
     jwt_issuer: str | None = None
@@ -61,6 +59,8 @@ class Settings:
     jwt_jwks_url: str | None = None
     jwt_tenant_claim: str = "tenant_id"
     operator_token: str | None = None
+    log_format: Literal["json", "text"] = "json"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     def __post_init__(self) -> None:
         """Refuse combinations that cannot work.
@@ -80,18 +80,22 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "Settings":
-        """Read the `TENANTRY_` variables of `environ`; a variable that is set to nothing counts as not set.
+        """Read the `TENANTRY_` variables of `environ` and the files they name; what holds nothing counts as not set.
 
+        A URL without a password takes the one of its `…DATABASE_PASSWORD`.
         Without an explicit heartbeat interval, a short stale-lease threshold shortens it to the third it may be.
 
         Raises:
             SettingsError: names the first setting that is unacceptable.
         """
         values: dict[str, Any] = {}
+        texts = read_texts(environ, [*_PARSERS, *map(password_name, _URLS)])
         for name, parse in _PARSERS.items():
-            text = environ.get(PREFIX + name.upper(), "").strip()
-            if text:
-                values[name] = _parse(name, text, parse)
+            if name in texts:
+                values[name] = _parse(name, texts[name], parse)
+        for name in _URLS:
+            if name in values and (password := texts.get(password_name(name))) is not None:
+                values[name] = with_password(values[name], name, password)
         if "heartbeat_interval" not in values and "stale_lease_threshold" in values:
             share = values["stale_lease_threshold"] / HEARTBEAT_SHARE
             values["heartbeat_interval"] = min(share, cls().heartbeat_interval)
@@ -123,6 +127,7 @@ class Settings:
             pool_size=pool_size,
             pool_timeout=5.0,
             connect_timeout=5.0,
+            max_lifetime=self.pool_max_lifetime.total_seconds(),
         )
 
 
@@ -195,8 +200,20 @@ def _database_url(text: str) -> str:
     except ValueError:
         complete = False
     if not complete:
-        raise ValueError("must name user, host, port and database: postgresql://user[:password]@host:port/db")
+        raise ValueError(
+            "must name user, host, port and database: postgresql://user[:password]@host:port/db"
+            " (a password is percent-encoded there, or given as it is by the setting for it)"
+        )
     return text
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError(f"{text!r} is none of {', '.join(words)}")
+        return text.lower()
+
+    return parse
 
 
 def _web_url(text: str) -> str:
@@ -214,6 +231,8 @@ _SPECIAL: Final[dict[str, Callable[[str], object]]] = {
     "max_payload_bytes": _whole(1, 1024 * MIB),
     "prepared_statements": _switch,
     "jwt_jwks_url": _web_url,
+    "log_format": _one_of("json", "text"),
+    "log_level": _one_of("debug", "info", "warning", "error"),
 }
 
 
@@ -226,3 +245,4 @@ def _parser(name: str, default: object) -> Callable[[str], object]:
 
 
 _PARSERS: Final = {field.name: _parser(field.name, field.default) for field in fields(Settings)}
+_URLS: Final = tuple(name for name in _PARSERS if name.endswith("database_url"))

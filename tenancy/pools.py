@@ -27,7 +27,8 @@ class DatabaseSettings:
 
     `database_url` is `postgresql://user[:password]@host:port/db`, percent-encoded. Times are seconds; a connection
     that does not
-    come within `pool_timeout` counts as the database being away. `prepared_statements` needs a pooler that can.
+    come within `pool_timeout` counts as the database being away. `prepared_statements` needs a pooler that can. A
+    connection older than `max_lifetime` is replaced when it is free, so that a pooler that is being stopped is left.
     """
 
     database_url: str
@@ -35,6 +36,7 @@ class DatabaseSettings:
     pool_size: int = 10
     pool_timeout: float = 5.0
     connect_timeout: float = 5.0
+    max_lifetime: float = 3600.0
 
 
 def psycopg_pool(settings: DatabaseSettings) -> Pool:
@@ -51,6 +53,7 @@ def psycopg_pool(settings: DatabaseSettings) -> Pool:
         min_size=1,
         max_size=settings.pool_size,
         timeout=settings.pool_timeout,
+        max_lifetime=settings.max_lifetime,
         # Short: after it a waiting transaction makes the pool try afresh, instead of sitting out a long back-off.
         reconnect_timeout=settings.pool_timeout,
         open=False,

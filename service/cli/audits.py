@@ -15,7 +15,8 @@ from service.cli import sarif
 from service.cli.operator import read_settings
 from service.cli.output import Json, console, print_json, tell
 from service.cli.refusals import CommandError
-from service.settings import PREFIX, Settings, SettingsError
+from service.environment import PREFIX, SettingsError
+from service.settings import Settings
 from tenancy.audit import Finding, Scope
 from tenancy.audit import audit as find
 from tenancy.transaction import PsycopgAdapter

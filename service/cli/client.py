@@ -13,7 +13,7 @@ import httpx
 import orjson
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from service.settings import SettingsError
+from service.environment import SettingsError, read_text
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 ATTEMPTS = 5
@@ -64,17 +64,17 @@ class ApiClient:
 
     @classmethod
     def from_environment(cls) -> "ApiClient":
-        """Return the client that `TENANTRY_API_URL` and `TENANTRY_API_KEY` describe.
+        """Return the client that `TENANTRY_API_URL` and `TENANTRY_API_KEY` describe, or the files that hold them.
 
         Raises:
             SettingsError: the key is missing, or the URL is none.
         """
-        url = os.environ.get("TENANTRY_API_URL", "").strip() or DEFAULT_URL
+        url = read_text(os.environ, "api_url") or DEFAULT_URL
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             message = "api_url: TENANTRY_API_URL must look like http://127.0.0.1:8000"
             raise SettingsError(message)
-        key = os.environ.get("TENANTRY_API_KEY", "").strip()
+        key = read_text(os.environ, "api_key")
         if not key or not (key.isascii() and key.isprintable()):
             message = "api_key: set TENANTRY_API_KEY to an API key of the tenant"
             raise SettingsError(message)

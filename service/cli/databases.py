@@ -1,9 +1,11 @@
-"""`tenantry db …`: the schema, over the direct connection that nothing else uses."""
+"""`tenantry db …`: the schema, over the direct connection that nothing else uses, and what a pooler must know."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import psycopg
 import typer
@@ -14,7 +16,10 @@ from service.cli.operator import read_settings
 from service.cli.output import Json, print_fields, print_json, tell
 from service.cli.refusals import CommandError
 
-app = typer.Typer(help="The database: migrate, status, audit.", no_args_is_help=True)
+# Longer ones are cut off by PgBouncer, which then refuses the login.
+MAX_PASSWORD_BYTES = 2000
+
+app = typer.Typer(help="The database: migrate, status, audit, userlist.", no_args_is_help=True)
 app.command("audit")(audits.audit)
 
 
@@ -52,6 +57,52 @@ def status(*, json: Json = False) -> None:
         print_json(answer)
     else:
         print_fields(answer)
+
+
+@app.command("userlist")
+def userlist(
+    directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="Holds a file for each login, its password.")],
+    *,
+    output: Annotated[Path | None, typer.Option(help="The file to write, for its owner and group alone.")] = None,
+    json: Json = False,
+) -> None:
+    """Write PgBouncer's userlist.txt from mounted secrets: each file's name is a login, its text the password."""
+    try:
+        # Kubernetes keeps what it mounts in hidden folders, and links to it.
+        files = sorted(file for file in directory.iterdir() if not file.name.startswith(".") and file.is_file())
+        lines = [_userlist_line(file.name, file.read_bytes()) for file in files]
+        if not lines:
+            message = f"{directory} holds no password"
+            raise CommandError(message)
+        text = "".join(lines)
+        if output is None and not json:
+            sys.stdout.write(text)
+        elif output is not None:
+            _write_private(output, text)
+    except OSError as error:
+        message = f"{error.filename}: {error.strerror}"
+        raise CommandError(message) from None
+    if json:
+        print_json({"logins": [file.name for file in files]})
+
+
+def _userlist_line(login: str, password: bytes) -> str:
+    try:
+        text = password.decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        text = ""
+    if not text or len(text.encode()) > MAX_PASSWORD_BYTES or any(sign in text for sign in "\0\r\n"):
+        message = (
+            f"The password of {login} is none that PgBouncer can hold: one line of up to {MAX_PASSWORD_BYTES} bytes"
+        )
+        raise CommandError(message)
+    name, secret = (part.replace('"', '""') for part in (login, text))
+    return f'"{name}" "{secret}"\n'
+
+
+def _write_private(path: Path, text: str) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640), "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 @contextmanager

@@ -20,7 +20,8 @@ from service.cli.output import tell
 from service.embedded import DatabaseUrls, EmbeddedDatabase, state_directory
 from service.embedded.entering import entered
 from service.embedded.server import NO_PGBOUNCER
-from service.settings import PREFIX, Settings, SettingsError
+from service.environment import PREFIX, SettingsError, variables_of
+from service.settings import Settings
 from tenancy import Database, DatabaseSettings
 
 SLUG: Final = "dev"
@@ -135,7 +136,9 @@ def _environment(plan: _Plan, urls: DatabaseUrls) -> dict[str, str]:
         "HOST": plan.host,
         "PORT": str(plan.port),
     }
-    return {**_DEFAULTS, **os.environ, **{PREFIX + name: value for name, value in own.items()}, WORKER_URL: urls.worker}
+    decided = frozenset().union(*map(variables_of, map(str.lower, own)))
+    others = {name: value for name, value in os.environ.items() if name not in decided}
+    return {**_DEFAULTS, **others, **{PREFIX + name: value for name, value in own.items()}, WORKER_URL: urls.worker}
 
 
 async def _dev_key(urls: DatabaseUrls, last: str) -> str:

@@ -1,4 +1,4 @@
-"""Where log records go: one JSON object a line on stderr from the servers, nowhere from commands that answer."""
+"""Where log records go: a line on stderr from the servers, JSON or text; nowhere from commands that answer."""
 
 import logging
 import os
@@ -29,11 +29,27 @@ class JsonLines(logging.Formatter):
         return orjson.dumps(line, default=str, option=orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS).decode()
 
 
-def log_json(level: int = logging.INFO) -> None:
-    """Write records of this level and above to stderr, one line each."""
+class TextLines(logging.Formatter):
+    """A record as a line for people: time, level, logger and event, then its fields as name=value."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, without its end; a traceback stands below it."""
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        parts = [time, f"{record.levelname:7}", record.name, record.getMessage()]
+        parts += [f"{name}={value}" for name, value in vars(record).items() if name not in _STANDARD]
+        line = " ".join(parts).replace("\n", " ")
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+FORMATS: Final[dict[str, type[logging.Formatter]]] = {"json": JsonLines, "text": TextLines}
+
+
+def log_lines(form: str = "json", level: str = "info") -> None:
+    """Write records of this level and above to stderr, one line each, as `json` or `text`; warnings of Python too."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
-    logging.basicConfig(level=level, handlers=[handler], force=True)
+    handler.setFormatter(FORMATS[form]())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.captureWarnings(capture=True)
     # It tells of every plugin it loads, and is loaded to know the newest revision.
     logging.getLogger("alembic").setLevel(logging.WARNING)
 

@@ -6,7 +6,7 @@ import traceback
 
 import typer
 
-from service.cli import databases, inspection, keys, queue, runs, servers, tenants
+from service.cli import databases, inspection, keys, queue, runs, servers, tenants, waits
 from service.cli.logs import log_nothing
 from service.cli.output import complain
 from service.cli.refusals import explain
@@ -31,6 +31,7 @@ app.add_typer(keys.app, name="key")
 app.add_typer(runs.app, name="run")
 app.command("queue")(queue.queue)
 app.add_typer(inspection.workflow_app, name="workflow")
+app.command("wait")(waits.wait)
 app.command("version")(inspection.version)
 
 

@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 from service import tenants
-from service.settings import PREFIX, Settings
+from service.environment import variables_of
+from service.settings import Settings
 from tenancy import Database, DatabaseSettings
 
 
@@ -16,7 +17,7 @@ def read_settings(*names: str) -> Settings:
     Raises:
         SettingsError: one of them is missing or unacceptable.
     """
-    variables = {PREFIX + name.upper() for name in names}
+    variables = frozenset().union(*map(variables_of, names))
     settings = Settings.from_environment({key: value for key, value in os.environ.items() if key in variables})
     for name in names:
         settings.require(name)

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import IO
 
 from service.cli.output import tell
+from service.environment import variables_of
 
 _PAUSE = 1.0
 _POLL = 0.2
@@ -72,8 +73,10 @@ def run_workers(count: int, http_port: int | None) -> int:
 
 
 def _environment(http_port: int | None, index: int) -> dict[str, str]:
-    own = {} if not http_port else {"TENANTRY_WORKER_HTTP_PORT": str(http_port + index)}
-    return {**os.environ, **own}
+    if not http_port:
+        return dict(os.environ)
+    others = {name: value for name, value in os.environ.items() if name not in variables_of("worker_http_port")}
+    return {**others, "TENANTRY_WORKER_HTTP_PORT": str(http_port + index)}
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from kernel.errors import KernelError
 from service.cli.client import ApiError
 from service.embedded.errors import EmbeddedError
-from service.settings import SettingsError
+from service.environment import SettingsError
 from service.tenants.errors import TenantError
 from tenancy import DatabaseUnavailableError, TenancyError
 

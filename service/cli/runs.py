@@ -29,6 +29,7 @@ def start(  # noqa: PLR0913 - one parameter an option
     idempotency_key: Annotated[str | None, typer.Option(help="A repeat with the same key starts nothing new.")] = None,
     priority: Annotated[int | None, typer.Option(help="0 to 9, 9 first; 5 by default.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="May be repeated.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow it until it ends, as `run watch` does.")] = False,
     json: Json = False,
 ) -> None:
     """Start a run of a workflow."""
@@ -37,7 +38,11 @@ def start(  # noqa: PLR0913 - one parameter an option
         body["priority"] = priority
     if tag:
         body["tags"] = tag
-    _show(_ask(lambda client: client.start_run(body, idempotency_key)), json=json)
+    started = _ask(lambda client: client.start_run(body, idempotency_key))
+    if watch:
+        _watch(started["id"], json=json)
+    else:
+        _show(started, json=json)
 
 
 @app.command("list")
@@ -97,7 +102,10 @@ def steps(
 @app.command("watch")
 def watch(run: RunId, *, json: Json = False) -> None:
     """Follow a run until it ends; the exit status is 0 when it COMPLETED, else 1."""
-    run_id = _run_id(run)
+    _watch(_run_id(run), json=json)
+
+
+def _watch(run_id: str, *, json: bool) -> None:
     ended = _ask(lambda client: watch_run(client, run_id, quiet=json))
     if json:
         print_json(ended)

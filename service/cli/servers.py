@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.logs import log_json
+from service.cli.logs import log_lines
 from service.settings import Settings
 
 Host = Annotated[str | None, typer.Option(help="The address to listen on; TENANTRY_HOST, else 127.0.0.1.")]
@@ -19,8 +19,8 @@ def api(*, host: Host = None, port: Port = None) -> None:
     _end_well_from_the_start()
     from service.process import run_api  # noqa: PLC0415 - a worker or a CLI call need not load the web framework
 
-    log_json()
     settings = Settings.from_environment(os.environ)
+    log_lines(settings.log_format, settings.log_level)
     if host is not None:
         settings = replace(settings, host=host)
     if port is not None:
@@ -40,8 +40,8 @@ def worker(
     take the ports behind it.
     """
     _end_well_from_the_start()
-    log_json()
     settings = Settings.from_environment(os.environ)
+    log_lines(settings.log_format, settings.log_level)
     if processes == 1:
         from service.worker.process import run_worker  # noqa: PLC0415 - as above
 

@@ -18,6 +18,7 @@ from service.embedded import DatabaseUrls, EmbeddedDatabase, temporary_directory
 from service.embedded.entering import entered
 from service.embedded.processes import free_port
 from service.embedded.server import NO_PGBOUNCER
+from service.environment import variables_of
 
 SLOW_STAGE_SECONDS: Final = "10"
 WORKFLOWS: Final = "service.demo.invoices:registry"
@@ -125,7 +126,7 @@ def _start(servers: ExitStack, directory: Path, arguments: list[str], own: dict[
 
 
 def _given() -> dict[str, str]:
-    own = {f"TENANTRY_{name}" for name in _OWN}
+    own = frozenset().union(*(variables_of(name.lower()) for name in _OWN))
     return {key: value for key, value in os.environ.items() if key.startswith("TENANTRY_") and key not in own}
 
 

@@ -1,8 +1,9 @@
 """What the API counts about its requests, for `/metrics`."""
 
+from importlib.metadata import version as installed_version
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 # The framework adds the charset to every text by itself.
@@ -15,6 +16,10 @@ class HttpMetrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        build = Gauge(
+            "tenantry_build_info", "1, with the version of this build.", ("version",), registry=self._registry
+        )
+        build.labels(installed_version("tenantry")).set(1)
         self._requests = Counter(
             "tenantry_http_requests_total", "Requests answered.", ("method", "route", "status"), registry=self._registry
         )

@@ -99,10 +99,13 @@ class Dispatcher:
     async def depth(self) -> dict[str, float]:
         """Return depth, running jobs and the age of the oldest due work in seconds, over all tenants.
 
-        By metric name.
+        By metric name; `served` is what this build's workers can do.
         """
+        (served,) = await self._read("served_depth", served=self._served)
         (row,) = await self._read("depth")
         return {
+            "tenantry_queue_served_depth": served["depth"],
+            "tenantry_queue_served_oldest_age_seconds": served["oldest_age_s"],
             "tenantry_queue_depth": row["depth"],
             "tenantry_queue_running": row["running"],
             "tenantry_queue_oldest_age_seconds": row["oldest_age_s"],

@@ -79,6 +79,45 @@ where tenant.tenant_id > :after::uuid and tenant.status <> 'deleting'
 order by tenant.tenant_id
 limit :page::int
 
+-- name: served_depth
+-- role: tenantry_scheduler
+-- How much of it this build serves and for how long that has been due, by the index that claims use: 10,000 rows of each kind.
+select
+  count(*)::float8 as depth,
+  coalesce(greatest(extract(epoch from tenantry.now() - min(due.available_at)), 0), 0)::float8 as oldest_age_s
+from (
+  (
+    select job.available_at
+    from json_to_recordset(:served::text::json) as pair (workflow_id text, version text)
+    cross join lateral (
+      select queued.available_at
+      from tenantry.job_queue as queued
+      where queued.workflow_id = pair.workflow_id and queued.version = pair.version and queued.ready
+      limit 10000
+    ) as job
+    limit 10000
+  )
+  union all
+  (
+    select run.available_at
+    from (
+      select pair.workflow_id, pair.version
+      from json_to_recordset(:served::text::json) as pair (workflow_id text, version text)
+      union
+      -- A run that names no version takes the one of whoever claims it.
+      select pair.workflow_id, ''
+      from json_to_recordset(:served::text::json) as pair (workflow_id text, version text)
+    ) as pairs
+    cross join lateral (
+      select pending.available_at
+      from tenantry.workflow_runs as pending
+      where pending.workflow_id = pairs.workflow_id and pending.version = pairs.version and pending.ready
+      limit 10000
+    ) as run
+    limit 10000
+  )
+) as due
+
 -- name: depth
 -- role: tenantry_scheduler
 -- How much is due and for how long, over all tenants, as far as 10,000 rows tell: for autoscaling and alerts.

@@ -10,13 +10,14 @@ import random
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
 from uuid import UUID
 
 import psycopg
 from psycopg.rows import dict_row
 
 from kernel import Fence, Heartbeat, beat_call, heartbeats
-from tenancy import binding_call
+from tenancy import DatabaseSettings, binding_call
 
 logger = logging.getLogger(__name__)
 CHUNK = 500
@@ -29,18 +30,19 @@ class HeartbeatThread:
 
     def __init__(
         self,
-        database_url: str,
+        database: DatabaseSettings,
         interval_s: float,
         leases: Callable[[], Leases],
         answered: Callable[[UUID, Sequence[Heartbeat]], None],
     ) -> None:
         """`leases` and `answered` are called in the thread: the host makes both safe for that."""
-        self._database_url = database_url
+        self._database = database
         self._interval_s = interval_s
         self._leases = leases
         self._answered = answered
         self._stopped = threading.Event()
         self._connection: psycopg.Connection[dict[str, object]] | None = None
+        self._connected_at = 0.0
         self._thread = threading.Thread(target=self._run, name="tenantry-heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -66,6 +68,9 @@ class HeartbeatThread:
         self._disconnect()
 
     def _beat_all(self) -> None:
+        if monotonic() - self._connected_at > self._database.max_lifetime:
+            # As the pools do: a pooler that is being stopped waits for its clients to leave.
+            self._disconnect()
         # A path that drops packets never says so, and the leases would lapse meanwhile.
         hang_up = threading.Timer(max(self._interval_s, SHORTEST_ROUND_S), self._hang_up)
         hang_up.daemon = True
@@ -87,8 +92,13 @@ class HeartbeatThread:
     def _connect(self) -> psycopg.Connection[dict[str, object]]:
         if self._connection is None or self._connection.closed:
             self._connection = psycopg.connect(
-                self._database_url, autocommit=True, prepare_threshold=None, connect_timeout=5, row_factory=dict_row
+                self._database.database_url,
+                autocommit=True,
+                prepare_threshold=None,
+                connect_timeout=5,
+                row_factory=dict_row,
             )
+            self._connected_at = monotonic()
         return self._connection
 
     def _hang_up(self) -> None:

@@ -111,7 +111,7 @@ class WorkerHost:
             self._writer = executor.writer = LedgerWriter(self.kernel, self._database, self.worker_id, hooks, tasks)
             executor.on_room = self._room_made
             heartbeat = HeartbeatThread(
-                self._settings.require("database_url"),
+                self._database.settings,
                 self._settings.heartbeat_interval.total_seconds(),
                 self._leases,
                 self._heard,

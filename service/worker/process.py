@@ -83,15 +83,16 @@ def worker_databases(settings: Settings) -> tuple[DatabaseSettings, DatabaseSett
     Raises:
         SettingsError: one of the two URLs is not set.
     """
-    work = DatabaseSettings(
-        settings.require("database_url"), prepared_statements=settings.prepared_statements, pool_size=WORK_POOL
-    )
-    dispatch = DatabaseSettings(
-        settings.require("dispatcher_database_url"),
-        prepared_statements=settings.prepared_statements,
-        pool_size=DISPATCH_POOL,
-    )
-    return work, dispatch
+
+    def database(name: str, pool_size: int) -> DatabaseSettings:
+        return DatabaseSettings(
+            settings.require(name),
+            prepared_statements=settings.prepared_statements,
+            pool_size=pool_size,
+            max_lifetime=settings.pool_max_lifetime.total_seconds(),
+        )
+
+    return database("database_url", WORK_POOL), database("dispatcher_database_url", DISPATCH_POOL)
 
 
 async def _run(
@@ -107,7 +108,7 @@ async def _run(
         gate = ReadinessGate(database)
         host = WorkerHost(settings, registry, database, dispatch_database)
         if settings.worker_http_port is not None:
-            await stack.enter_async_context(serve_status(settings, gate, host))
+            await stack.enter_async_context(serve_status(settings, gate, host, stop))
         await run_host(host, gate, dispatch_database, stop)
         return host
 

@@ -1,9 +1,15 @@
-"""`/healthz`, `/readyz` and `/metrics` of a worker, on a port of its own; no tenant's data, no tenant label."""
+"""`/healthz`, `/readyz` and `/metrics` of a worker, on a port of its own; no tenant's data, no tenant label.
+
+Healthy means that the loop that finds work goes round, whatever the database does: only a restart would mend a loop
+that stands still.
+"""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
 from contextlib import asynccontextmanager
+from importlib.metadata import version as installed_version
+from time import monotonic
 from typing import Any
 
 import uvicorn
@@ -19,6 +25,10 @@ Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 TEXT = "text/plain; charset=utf-8"
+# A round waits for its slowest tick: a lock, a statement and a dead network end sooner than this.
+STALLED_AFTER_S = 120.0
+# Whoever asks more often than this is told the same again: reading the depth takes the connection that finds work.
+DEPTH_FRESH_S = 2.0
 
 
 class HostCollector:
@@ -31,6 +41,9 @@ class HostCollector:
     def collect(self) -> Iterable[Metric]:
         """Return what there is to say now."""
         host = self._host
+        build = GaugeMetricFamily("tenantry_build_info", "1, with the version of this build.", labels=["version"])
+        build.add_metric([installed_version("tenantry")], 1.0)
+        yield build
         yield CounterMetricFamily("tenantry_ticks", "Ticks of tenants with work due.", value=host.pulse.ticks)
         yield CounterMetricFamily("tenantry_runs_started", "Runs this worker started.", value=host.pulse.claimed_runs)
         yield CounterMetricFamily("tenantry_leases_expired", "Leases taken back.", value=host.pulse.reaped)
@@ -59,9 +72,12 @@ class HostCollector:
 class StatusApp:
     """The three routes, as an ASGI application."""
 
-    def __init__(self, gate: ReadinessGate, host: WorkerHost) -> None:
+    def __init__(self, gate: ReadinessGate, host: WorkerHost, stop: asyncio.Event) -> None:
+        """`stop` is set when the worker is told to stop: it is not ready then."""
         self._gate = gate
         self._host = host
+        self._stop = stop
+        self._depth_at = -DEPTH_FRESH_S
         self._collector = HostCollector(host)
         self._metrics = CollectorRegistry()
         self._metrics.register(self._collector)
@@ -78,9 +94,15 @@ class StatusApp:
         await send({"type": "http.response.body", "body": body.encode()})
 
     async def _healthz(self) -> tuple[int, str]:
+        # Every round looks for lapsed leases a second, failing ones too; before the first there is no database.
+        looked_at = self._host.pulse.lapsed_at
+        if looked_at and not self._stop.is_set() and monotonic() - looked_at > STALLED_AFTER_S:
+            return 503, f"no round has begun for {monotonic() - looked_at:.0f} s"
         return 200, "ok"
 
     async def _readyz(self) -> tuple[int, str]:
+        if self._stop.is_set():
+            return 503, "stopping"
         try:
             await self._gate.check()
         except (NotReadyError, TenancyError) as refusal:
@@ -88,19 +110,26 @@ class StatusApp:
         return 200, "ready"
 
     async def _read_metrics(self) -> tuple[int, str]:
-        with contextlib.suppress(TenancyError):
-            self._collector.depth = await self._host.depth()
+        if monotonic() - self._depth_at >= DEPTH_FRESH_S:
+            # While the database is away the depth is unknown: an old one would keep autoscaling and alerts quiet.
+            self._collector.depth = {}
+            with contextlib.suppress(TenancyError):
+                self._collector.depth = await self._host.depth()
+                self._depth_at = monotonic()
         return 200, generate_latest(self._metrics).decode()
 
 
 @asynccontextmanager
-async def serve_status(settings: Settings, gate: ReadinessGate, host: WorkerHost) -> AsyncIterator[None]:
+async def serve_status(
+    settings: Settings, gate: ReadinessGate, host: WorkerHost, stop: asyncio.Event
+) -> AsyncIterator[None]:
     """Serve the status routes beside the host, in this process and loop, until the context ends."""
     assert settings.worker_http_port is not None
     config = uvicorn.Config(
-        StatusApp(gate, host),
+        StatusApp(gate, host, stop),
         host=settings.host,
         port=settings.worker_http_port,
+        log_config=None,
         log_level="warning",
         access_log=False,
         lifespan="off",

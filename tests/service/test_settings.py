@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from kernel import Registry
-from service.settings import Settings, SettingsError, load_registry
+from service.environment import SettingsError
+from service.settings import Settings, load_registry
 
 
 def read(**environment: str) -> Settings:
@@ -50,6 +51,7 @@ def test_a_short_threshold_shortens_the_heartbeat_that_was_not_given() -> None:
         ("STALE_LEASE_THRESHOLD", "soon"), ("STALE_LEASE_THRESHOLD", "-1"), ("STALE_LEASE_THRESHOLD", "nan"), ("STALE_LEASE_THRESHOLD", "0"),
         ("ABORT_GRACE", "42m30s"), ("SHUTDOWN_GRACE", "inf"), ("HEARTBEAT_INTERVAL", "101s"), ("PREPARED_STATEMENTS", "maybe"),
         ("JWT_JWKS_URL", "ftp://x"), ("RETENTION", "x"), ("RETENTION", "9" * 400),
+        ("LOG_FORMAT", "xml"), ("LOG_LEVEL", "loud"), ("POOL_MAX_LIFETIME", "0"),
     ],
 )  # fmt: skip
 def test_a_refusal_is_one_line_that_names_the_setting(name: str, value: str) -> None:
