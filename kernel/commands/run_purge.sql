@@ -46,6 +46,11 @@ where log.tenant_id = :tenant_id::uuid and log.run_id = any(:run_ids::uuid[])
 delete from tenantry.workflow_annotations as annotation
 where annotation.tenant_id = :tenant_id::uuid and annotation.run_id = any(:run_ids::uuid[])
 
+-- name: delete_spans
+-- The spans of purged runs.
+delete from tenantry.spans as span
+where span.tenant_id = :tenant_id::uuid and span.run_id = any(:run_ids::uuid[])
+
 -- name: delete_keys
 -- The idempotency keys of purged runs: what they answered with is gone.
 delete from tenantry.idempotency_keys as kept

@@ -1,4 +1,4 @@
-"""`/v1/runs/{id}/events` and `/logs`: what happened to a run, as pages or as a live stream."""
+"""`/v1/runs/{id}/events`, `/logs` and `/trace`: what happened to a run, as pages or as a live stream."""
 
 import logging
 import time
@@ -13,10 +13,11 @@ from kernel import FieldError
 from kernel.queries.run_events import EventView, run_events
 from kernel.queries.run_get import RunProgress, run_progress
 from kernel.queries.run_logs import OLDEST, run_logs
+from kernel.queries.run_trace import run_trace
 from service.auth import Scope
 from service.http.queries import number_cursor, page_of, uuid_cursor
 from service.http.routing import Call, RouteSpec, answer, route
-from service.http.run_views import event_message, event_object, log_object
+from service.http.run_views import event_message, event_object, log_object, span_object
 from service.http.runs import FIRST_POLL_S, LAST_POLL_S, pause
 from service.problems import ProblemError, invalid, not_found
 from tenancy import DatabaseUnavailableError, TenantTransaction
@@ -81,6 +82,26 @@ async def list_logs(call: Call) -> ASGIResponse:
     return answer({"data": [log_object(line) for line in page], "next_cursor": last and LOGS.write(last.log_id)})
 
 
+@route(
+    RouteSpec(
+        "GET",
+        "/v1/runs/{run_id:str}/trace",
+        "Show what was traced of a run, oldest span first; nothing, when the run was not sampled.",
+        scope=Scope.RUNS_READ,
+        answers={200: "Trace"},
+        refuses=(404,),
+    )
+)
+async def show_trace(call: Call) -> ASGIResponse:
+    """Read the spans that were kept; a run keeps a bounded number, so they are one page."""
+    run_id = call.path_id("run_id", "run")
+    call.query()
+    async with call.transaction() as tx:
+        await _existing(tx, run_id)
+        spans = await run_trace(tx, run_id)
+    return answer({"data": [span_object(span) for span in spans]})
+
+
 async def _stream(call: Call, run_id: UUID, after: int) -> ASGIResponse:
     # The first look comes before the response begins, so that a run that is not there is a 404 and no empty stream.
     progress, events = await _look(call, run_id, after)
@@ -142,4 +163,4 @@ def _last_event_id(call: Call) -> int:
     return int(text)
 
 
-ROUTES: Final = (list_events, list_logs)
+ROUTES: Final = (list_events, list_logs, show_trace)

@@ -11,6 +11,7 @@ from kernel import Registry
 from kernel.queries.run_events import EventView
 from kernel.queries.run_get import RunSummary, RunView, StageView, WaitView, definition_snapshot, run_get
 from kernel.queries.run_logs import LogView
+from kernel.queries.run_trace import SpanView
 from kernel.queries.step_list import StepView
 from service.http.routing import JSON_OPTIONS, fragment
 from tenancy import TenantTransaction
@@ -84,6 +85,22 @@ def log_object(line: LogView) -> dict[str, Any]:
         "fields": fragment(line.fields),
         "stage_id": line.stage_id,
         "attempt": line.attempt,
+    }
+
+
+def span_object(span: SpanView) -> dict[str, Any]:
+    """Return a span of a run's trace."""
+    return {
+        "trace_id": span.trace_id,
+        "span_id": span.span_id,
+        "parent_span_id": span.parent_span_id,
+        "name": span.name,
+        "kind": span.kind,
+        "start_time": span.start_time,
+        "end_time": span.end_time,
+        "status": span.status,
+        "attributes": fragment(span.attributes),
+        "links": fragment(span.links),
     }
 
 

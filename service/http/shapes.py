@@ -190,6 +190,35 @@ class LogPage(Shape):
     next_cursor: str | None
 
 
+class SpanLink(Shape):
+    """Another span that this one has to do with, in this trace or another."""
+
+    trace_id: str
+    span_id: str
+    attributes: dict[str, Any]
+
+
+class Span(Shape):
+    """One span, times as OpenTelemetry took them. Its parent need not have been kept."""
+
+    trace_id: str
+    span_id: str
+    parent_span_id: str | None
+    name: str
+    kind: Literal["INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER"]
+    start_time: datetime
+    end_time: datetime
+    status: Literal["UNSET", "OK", "ERROR"]
+    attributes: dict[str, Any]
+    links: list[SpanLink]
+
+
+class Trace(Shape):
+    """The spans of a run, oldest first; they may belong to several traces, which links join."""
+
+    data: list[Span]
+
+
 class BulkResult(Shape):
     """How many runs the filter matched that were not over."""
 

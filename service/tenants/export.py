@@ -20,6 +20,7 @@ _PER_RUN: Final = (
     "export_events",
     "export_logs",
     "export_annotations",
+    "export_spans",
     "export_idempotency_keys",
 )
 

@@ -121,6 +121,16 @@ from (
   order by run_id, annotation_id
 ) as item
 
+-- name: export_spans
+select 'spans' as kind, row_to_json(item)::text as line
+from (
+  select
+    run_id, trace_id, span_id, parent_span_id, name, kind, start_time, end_time, status, attributes, links
+  from tenantry.spans
+  where tenant_id = :tenant_id::uuid and run_id = any(:run_ids::uuid[])
+  order by run_id, start_time, span_id
+) as item
+
 -- name: export_idempotency_keys
 select 'idempotency_keys' as kind, row_to_json(item)::text as line
 from (

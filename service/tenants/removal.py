@@ -18,12 +18,14 @@ _PER_RUN: Final = (
     "delete_events",
     "delete_logs",
     "delete_annotations",
+    "delete_spans",
     "delete_idempotency_keys",
     "delete_runs",
 )
 _PER_TENANT: Final = (
     "delete_other_idempotency_keys",
     "delete_logs_left",
+    "delete_spans_left",
     "delete_definitions",
     "delete_api_keys",
     "delete_audit_log",

@@ -38,6 +38,10 @@ where log.tenant_id = :tenant_id::uuid and log.run_id = any(:run_ids::uuid[])
 delete from tenantry.workflow_annotations as annotation
 where annotation.tenant_id = :tenant_id::uuid and annotation.run_id = any(:run_ids::uuid[])
 
+-- name: delete_spans
+delete from tenantry.spans as span
+where span.tenant_id = :tenant_id::uuid and span.run_id = any(:run_ids::uuid[])
+
 -- name: delete_idempotency_keys
 delete from tenantry.idempotency_keys as key
 where key.tenant_id = :tenant_id::uuid and key.run_id = any(:run_ids::uuid[])
@@ -54,6 +58,11 @@ where key.tenant_id = :tenant_id::uuid
 -- Logs are written off the path of a run's lock, so a worker may have added some to a run that is gone.
 delete from tenantry.workflow_logs as log
 where log.tenant_id = :tenant_id::uuid
+
+-- name: delete_spans_left
+-- Spans too are written off the path of a run's lock.
+delete from tenantry.spans as span
+where span.tenant_id = :tenant_id::uuid
 
 -- name: delete_definitions
 delete from tenantry.workflow_definitions as definition

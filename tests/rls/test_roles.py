@@ -19,6 +19,7 @@ TENANTS_LIMITS = {
     "tenant_limits": {"select"},
     "workflow_definitions": {"select", "insert", "delete"},
     "outbox_events": {"select", "insert", "delete"},
+    "spans": {"select", "insert", "delete"},
     "audit_log": {"select", "insert", "delete"},
 }
 

@@ -1,6 +1,7 @@
 """Listing, showing, waiting for and cancelling runs."""
 
 import asyncio
+import json
 import time
 from typing import Any
 from uuid import UUID
@@ -125,7 +126,7 @@ class TestList:
 class TestShow:
     @pytest.mark.parametrize("run_id", ["x", "123", "0" * 32, "{" + NOBODY + "}", NOBODY, "%00"])
     async def test_an_id_that_is_none_is_404(self, client: httpx.AsyncClient, run_id: str) -> None:
-        for path in ("", "/events", "/logs", "/steps"):
+        for path in ("", "/events", "/logs", "/steps", "/trace"):
             answer = await client.get(f"/v1/runs/{run_id}{path}")
             assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), path
 
@@ -315,6 +316,31 @@ class TestHistory:
         await asyncio.sleep(0.05)
         app.state.api.stopping.set()
         assert "id: 1\n" in (await asyncio.wait_for(streaming, 5)).text
+
+    async def test_trace(self, client: httpx.AsyncClient, superuser: psycopg.AsyncConnection, tenant: UUID) -> None:
+        run = await start(client)
+        link = json.dumps([{"trace_id": "c" * 32, "span_id": "d" * 16, "attributes": {}}])
+        for number in (2, 1):
+            await superuser.execute(
+                """
+                insert into tenantry.spans (
+                  tenant_id, run_id, trace_id, span_id, parent_span_id, name, kind, start_time, end_time, status,
+                  attributes, links
+                )
+                values (%s, %s, %s, %s, %s, 'n', 'CONSUMER', %s, %s, 'ERROR', '{"error.type": "E"}', %s)
+                """,
+                (tenant, run["id"], "a" * 32, f"{number:016}", "b" * 16, f"2026-01-0{number}Z", "2026-01-03Z", link),
+            )
+        answered = await client.get(f"/v1/runs/{run['id']}/trace")
+        assert [span["span_id"] for span in answered.json()["data"] if span["name"] == "n"] == [
+            "0" * 15 + "1", "0" * 15 + "2",
+        ]  # fmt: skip
+        assert answered.json()["data"][0] == {
+            "trace_id": "a" * 32, "span_id": "0" * 15 + "1", "parent_span_id": "b" * 16, "name": "n",
+            "kind": "CONSUMER", "start_time": "2026-01-01T00:00:00Z", "end_time": "2026-01-03T00:00:00Z",
+            "status": "ERROR", "attributes": {"error.type": "E"},
+            "links": [{"trace_id": "c" * 32, "span_id": "d" * 16, "attributes": {}}],
+        }  # fmt: skip
 
     async def test_logs(self, client: httpx.AsyncClient, superuser: psycopg.AsyncConnection, tenant: UUID) -> None:
         run = await start(client)

@@ -40,6 +40,15 @@ select tenant_id, run_id, 's', 1, 'info', 'm' from tenantry.workflow_runs where 
 insert into tenantry.workflow_logs (tenant_id, run_id, stage_id, attempt, level, message)
 values (:tenant_id::uuid, gen_random_uuid(), 's', 1, 'info', 'of a run that is gone')
 
+-- name: spans
+insert into tenantry.spans (tenant_id, run_id, start_time, span_id, trace_id, name, kind, end_time)
+select tenant_id, run_id, now(), repeat('a', 16), repeat('b', 32), 'n', 'INTERNAL', now()
+from tenantry.workflow_runs where tenant_id = :tenant_id::uuid
+
+-- name: span_without_run
+insert into tenantry.spans (tenant_id, run_id, start_time, span_id, trace_id, name, kind, end_time)
+values (:tenant_id::uuid, gen_random_uuid(), now(), repeat('a', 16), repeat('b', 32), 'n', 'INTERNAL', now())
+
 -- name: annotations
 insert into tenantry.workflow_annotations (tenant_id, run_id, key, value)
 select tenant_id, run_id, 'k', '1' from tenantry.workflow_runs where tenant_id = :tenant_id::uuid

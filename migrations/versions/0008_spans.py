@@ -1,0 +1,20 @@
+"""The spans of tenants' runs, under the policies of every table."""
+
+from alembic import op
+
+from migrations.policies import Access, protect
+from migrations.script import run_script
+
+revision = "0008"
+down_revision = "0007"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Create the table and put it under its policies."""
+    run_script(__file__)
+    connection = op.get_bind().connection.driver_connection
+    assert connection is not None
+    for statement in protect("spans", Access(tenant=("select", "insert", "delete"))):
+        connection.execute(statement)
