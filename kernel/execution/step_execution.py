@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,6 +29,8 @@ from kernel.step_errors import (
 
 logger = logging.getLogger(__name__)
 DEFAULT_LINGER_S = 0.01
+# How long a body that leaves to wait lets a poll beside it take, which has no lease.
+LANDING_S = 300.0
 # How long steps whose bodies were told to stop may take to end before their leases are left to lapse.
 STOP_S = 0.5
 UNSAFE = error_name_of(StepNotReplaySafeError)
@@ -54,10 +56,25 @@ class _State:
 
     used: dict[str, StepKind] = field(default_factory=dict[str, StepKind])
     waits: list[Wait] = field(default_factory=list[Wait])
+    unheard: list[Wait] = field(default_factory=list[Wait])
+    has_suspended: bool = False
     fatal: StepError | None = None
     is_abandoned: bool = False
     is_over: bool = False
     has_warned: bool = False
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A step under way: what a body that leaves meanwhile waits for, and how long that is awaited (monotonic)."""
+
+    wait: Wait
+    lands_by: float
+
+    @property
+    def has_effect(self) -> bool:
+        """Whether it must come to its end: a poll may be cancelled and made again."""
+        return self.wait.kind == "run"
 
 
 class StepExecution:
@@ -84,8 +101,8 @@ class StepExecution:
         self._state = _State()
         self._rows: dict[str, StepRow] | None = {} if owner.is_first else None
         self._rows_at = 0.0
-        self._reading = asyncio.Lock()
-        self._in_flight: dict[asyncio.Task[Any], float] = {}
+        self._reading: asyncio.Task[None] | None = None
+        self._in_flight: dict[asyncio.Task[Any], _Flight] = {}
         self.remaining: tuple[StepOp, ...] = ()
 
     # -- what hosts call ----------------------------------------------------------------------------------------------
@@ -97,7 +114,8 @@ class StepExecution:
         with its own is left in `remaining`.
         """
         self._state.is_over = True
-        await self._land()
+        is_swallowed = self._state.has_suspended and isinstance(outcome, StageCompleted)
+        await self._land(is_suspending=outcome is None or is_swallowed)
         self.remaining = await self._queue.settle()
         try:
             self._queue.raise_failure()
@@ -107,19 +125,24 @@ class StepExecution:
             return failure_of(self._state.fatal)
         if self._state.is_abandoned:
             return StageSuspended(())
-        if outcome is None or (self._state.waits and isinstance(outcome, StageCompleted)):
-            if outcome is not None:
-                logger.warning("suspension_swallowed", extra={"stage_id": self._owner.fence.stage_id})
-            return StageSuspended(tuple(self._state.waits))
-        return outcome
+        if is_swallowed:
+            logger.warning("suspension_swallowed", extra={"stage_id": self._owner.fence.stage_id})
+        elif outcome is not None:
+            return outcome
+        # What the body was told too late to go on is news to it, like a signal that came meanwhile: it is due at once.
+        # Not so a function that outlasts its lease: it would be called again and again beside itself.
+        outlasting = {flight.wait for flight in self._in_flight.values() if flight.has_effect}
+        news = [wait for wait in self._state.unheard if wait not in outlasting]
+        return StageSuspended((*self._state.waits, *news))
 
     async def stop(self) -> None:
         """Stop the steps in flight, the body having been cancelled, and give back the leases of those that ended."""
         self._state.is_over = True
-        for task in self._in_flight:
+        under_way = [*self._in_flight, *((self._reading,) if self._reading is not None else ())]
+        for task in under_way:
             task.cancel()
-        if self._in_flight:
-            await asyncio.wait(list(self._in_flight), timeout=STOP_S)
+        if under_way:
+            await asyncio.wait(under_way, timeout=STOP_S)
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_S):
                 self.remaining = await self._queue.settle()
@@ -151,12 +174,22 @@ class StepExecution:
             raise Suspension
 
     async def _ledger_rows(self) -> dict[str, StepRow]:
-        """Return the ledger as this execution found it: read once, and not at all by a first execution."""
-        async with self._reading:
-            if self._rows is None:
-                self._rows = {row.step_id: row for row in await self._ledger.read()}
-                self._rows_at = monotonic()
+        """Return the ledger as this execution found it: read once, and not at all by a first execution.
+
+        Whoever waits for it goes on at the same moment: no step is cancelled by one beside it that suspends first.
+        """
+        while self._rows is None:
+            if self._reading is None:
+                self._reading = asyncio.get_running_loop().create_task(self._read())
+            await asyncio.shield(self._reading)
         return self._rows
+
+    async def _read(self) -> None:
+        try:
+            self._rows = {row.step_id: row for row in await self._ledger.read()}
+            self._rows_at = monotonic()
+        finally:
+            self._reading = None
 
     def _check_kind(self, step_id: str, kind: StepKind, row: StepRow) -> None:
         if row.kind != kind:
@@ -224,21 +257,59 @@ class StepExecution:
         """Note that a step's lease lasts so long from now."""
         own = task or asyncio.current_task()
         if own in self._in_flight:
-            self._in_flight[own] = monotonic() + lease_s
+            self._in_flight[own].lands_by = monotonic() + lease_s
+
+    async def _fly(self, use: StepUse, lasts_s: float, work: Coroutine[Any, Any, Any]) -> Any:
+        """Do a step's work in a task of its own, and return what it returns.
+
+        A step beside it that suspends first may cancel this call, but no claim, effect or poll under way: what becomes
+        of them is still heard when the execution concludes.
+        """
+        wait = Wait(use.step_id, use.kind)
+        task = asyncio.get_running_loop().create_task(work)
+        self._in_flight[task] = _Flight(wait, monotonic() + lasts_s)
+        task.add_done_callback(self._landed)
+        self._state.unheard.append(wait)
+        try:
+            result = await asyncio.shield(task)
+        except Suspension:
+            self._state.has_suspended = True
+            raise
+        except Exception:
+            self._hear(wait)
+            raise
+        self._hear(wait)
+        return result
+
+    def _hear(self, wait: Wait) -> None:
+        """Note that the body has the answer of a step, unless another one has sent it away before."""
+        if not self._state.has_suspended:
+            self._state.unheard.remove(wait)
 
     def _landed(self, task: "asyncio.Task[Any]") -> None:
         self._in_flight.pop(task, None)
         if not task.cancelled():
             task.exception()
 
-    async def _land(self) -> None:
-        """Wait for the steps in flight, each at most until its lease has run out."""
+    async def _land(self, *, is_suspending: bool) -> None:
+        """Wait for the steps in flight, each at most until its lease has run out.
+
+        Polls count only where the execution goes on: else they are cancelled.
+        """
+        if not is_suspending:
+            self._cancel_polls()
         while self._in_flight:
-            remaining_s = max(self._in_flight.values()) - monotonic()
+            remaining_s = max(flight.lands_by for flight in self._in_flight.values()) - monotonic()
             if remaining_s <= 0:
-                return
+                break
             await asyncio.wait(list(self._in_flight), timeout=remaining_s)
             await asyncio.sleep(0)
+        self._cancel_polls()
+
+    def _cancel_polls(self) -> None:
+        for task, flight in self._in_flight.items():
+            if not flight.has_effect:
+                task.cancel()
 
 
 def _is_running(answer: StepAnswer) -> bool:

@@ -20,7 +20,7 @@ from kernel.execution.ledger import StepOp, StepRow
 from kernel.execution.outcome import error_text, failure_of
 from kernel.execution.script import ScriptedEnd
 from kernel.execution.step_calls import call, decode, encode
-from kernel.execution.step_execution import StepExecution, StepUse, Suspension, consists_of, is_cancelled
+from kernel.execution.step_execution import LANDING_S, StepExecution, StepUse, Suspension, consists_of, is_cancelled
 from kernel.execution.step_options import OnReclaim, RunOptions, external_key, run_options
 from kernel.step_errors import (
     StepError,
@@ -115,27 +115,16 @@ class Steps(StepExecution):
         use = await self._use(id, "run")
         if use.row is not None and self._is_ended(use.row):
             return self._ended(use.row, model)
-        # In a task of its own: a sibling that suspends cancels this call, but never a claim or an effect under way.
-        task = asyncio.get_running_loop().create_task(self._claim(use, fn, options, model))
-        self._in_flight[task] = monotonic() + options.lease_s
-        task.add_done_callback(self._landed)
-        return await asyncio.shield(task)
+        return await self._fly(use, options.lease_s, self._claim(use, fn, options, model))
 
     async def sleep(self, id: str, duration: Duration) -> None:  # noqa: A002 - the public name
         """Wait for a duration from the first use on; the stage is suspended, its worker free."""
         delay_s = parse_duration(duration)
         use = await self._use(id, "sleep")
-        row = use.row or await self._open(use, delay_s=delay_s)
-        if self._is_ended(row):
-            self._ended(row, None)
+        if use.row is not None and self._is_ended(use.row):
+            self._ended(use.row, None)
             return
-        assert row.due_at is not None
-        if (scripted := self._scripted(use)) is not None:
-            await self._end_as(use, scripted, None)
-            return
-        if row.due_at > self._now(row):
-            raise self._suspended(use)
-        self._queue.put(self._op("resolve", use, status="completed", result="null"))
+        await self._fly(use, LANDING_S, self._sleep(use, delay_s))
 
     async def wait_for(  # noqa: PLR0913 - the public signature
         self,
@@ -156,16 +145,9 @@ class Steps(StepExecution):
         backoff_s = every_s if poll_backoff is None else parse_duration(poll_backoff, name="poll_backoff")
         timeout_s = parse_duration(timeout, name="timeout")
         use = await self._use(id, "wait")
-        row = use.row or await self._open(use, timeout_s=timeout_s)
-        row = await self._unless_timed_out(use, row)
-        if self._is_ended(row):
-            return self._ended(row, None)
-        self._abort.raise_if_aborted()
-        if row.due_at is not None and row.due_at > self._now(row):
-            raise self._suspended(use)
-        if (scripted := self._scripted(use)) is not None:
-            return await self._end_as(use, scripted, None)
-        return await self._poll_once(use, row, _Poll(poll, ready, every_s, backoff_s))
+        if use.row is not None and self._is_ended(use.row):
+            return self._ended(use.row, None)
+        return await self._fly(use, LANDING_S, self._wait(use, timeout_s, _Poll(poll, ready, every_s, backoff_s)))
 
     async def wait_for_signal(
         self,
@@ -184,14 +166,10 @@ class Steps(StepExecution):
         timeout_s = parse_duration(timeout, name="timeout")
         keepalive_s = parse_duration(keepalive, name="keepalive", allow_zero=False)
         use = await self._use(id, "signal")
-        row = use.row or await self._open(use, timeout_s=timeout_s, wait_state={"keepalive_s": keepalive_s})
-        row = await self._unless_timed_out(use, row)
-        if self._is_ended(row):
-            return self._ended(row, model)
-        self._abort.raise_if_aborted()
-        if (scripted := self._scripted(use)) is not None:
-            return await self._end_as(use, scripted, model)
-        raise self._suspended(use)
+        if use.row is not None and self._is_ended(use.row):
+            return self._ended(use.row, model)
+        opening = {"timeout_s": timeout_s, "wait_state": {"keepalive_s": keepalive_s}}
+        return await self._fly(use, LANDING_S, self._wait_for_signal(use, opening, model))
 
     # -- one step -----------------------------------------------------------------------------------------------------
 
@@ -319,6 +297,41 @@ class Steps(StepExecution):
                     await beat()
 
         return asyncio.get_running_loop().create_task(go_on())
+
+    async def _sleep(self, use: StepUse, delay_s: float) -> None:
+        row = use.row or await self._open(use, delay_s=delay_s)
+        if self._is_ended(row):
+            self._ended(row, None)
+            return
+        assert row.due_at is not None
+        if (scripted := self._scripted(use)) is not None:
+            await self._end_as(use, scripted, None)
+            return
+        if row.due_at > self._now(row):
+            raise self._suspended(use)
+        self._queue.put(self._op("resolve", use, status="completed", result="null"))
+
+    async def _wait(self, use: StepUse, timeout_s: float, how: _Poll) -> Any:
+        row = use.row or await self._open(use, timeout_s=timeout_s)
+        row = await self._unless_timed_out(use, row)
+        if self._is_ended(row):
+            return self._ended(row, None)
+        self._abort.raise_if_aborted()
+        if row.due_at is not None and row.due_at > self._now(row):
+            raise self._suspended(use)
+        if (scripted := self._scripted(use)) is not None:
+            return await self._end_as(use, scripted, None)
+        return await self._poll_once(use, row, how)
+
+    async def _wait_for_signal(self, use: StepUse, opening: Mapping[str, Any], model: Any) -> Any:
+        row = use.row or await self._open(use, **opening)
+        row = await self._unless_timed_out(use, row)
+        if self._is_ended(row):
+            return self._ended(row, model)
+        self._abort.raise_if_aborted()
+        if (scripted := self._scripted(use)) is not None:
+            return await self._end_as(use, scripted, model)
+        raise self._suspended(use)
 
     async def _poll_once(self, use: StepUse, row: StepRow, how: _Poll) -> Any:
         step = Step(use.step_id, external_key(self._owner, use.step_id), 1, False, self._abort, _no_lease)

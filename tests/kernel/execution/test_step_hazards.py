@@ -8,7 +8,7 @@ import pytest
 
 from kernel import StageContext
 from tests.support.looking import Look
-from tests.support.stagehand import Make, output_of, steps_of
+from tests.support.stagehand import Make, finish, output_of, steps_of
 
 # -- steps side by side -----------------------------------------------------------------------------------------------
 
@@ -53,6 +53,110 @@ async def test_a_claim_under_way_when_a_sibling_suspends_is_executed_and_recorde
     await hand.go()
     assert await output_of(look, run_id) == "yes"
     assert calls["charge"] == 1
+
+
+@pytest.mark.parametrize("how", ["gather", "group"])
+async def test_a_step_that_ends_after_its_body_left_has_the_stage_go_on_at_once(
+    make: Make, look: Look, how: str
+) -> None:
+    """Else the rest of its branch would begin when the wait beside it ends, a month later."""
+    calls: list[str] = []
+
+    async def body(ctx: StageContext[Any]) -> Any:
+        async def branch() -> str:
+            await ctx.step.run("first", lambda: calls.append("first"))
+            await ctx.step.run("second", lambda: calls.append("second"))
+            return "branch"
+
+        rest = ctx.step.sleep("rest", "30d")
+        if how == "gather":
+            return await asyncio.gather(rest, branch())
+        async with asyncio.TaskGroup() as tasks:
+            made = [tasks.create_task(each) for each in (rest, branch())]
+        return [task.result() for task in made]
+
+    hand = make(body)
+    run_id = await hand.start()
+    await finish(hand)
+    assert calls == ["first", "second"]
+    (stage,) = await look("select status, waiting_for from tenantry.workflow_stages where run_id = %s", run_id)
+    assert (stage["status"], stage["waiting_for"]["step_id"]) == ("SUSPENDED", "rest")
+    assert await hand.tick() == (), "and then it sleeps"
+    await hand.later(days=30, seconds=1)
+    assert await output_of(look, run_id) == [None, "branch"]
+    assert calls == ["first", "second"]
+
+
+@pytest.mark.parametrize("how", ["gather", "group"])
+async def test_a_poll_that_takes_its_time_is_heard_beside_a_wait_that_suspends_at_once(
+    make: Make, look: Look, how: str
+) -> None:
+    """Else it is made in every replay, and abandoned in every one."""
+    polls: Counter[str] = Counter()
+
+    async def body(ctx: StageContext[Any]) -> Any:
+        async def poll() -> int:
+            await asyncio.sleep(0.02)
+            polls["made"] += 1
+            return polls["made"]
+
+        approval = ctx.step.wait_for_signal("approve", timeout="9d", keepalive="9d")
+        polling = ctx.step.wait_for("paid", poll=poll, ready=lambda number: number == 2, every="1m", timeout="9d")
+        if how == "gather":
+            return await asyncio.gather(approval, polling)
+        async with asyncio.TaskGroup() as tasks:
+            made = [tasks.create_task(each) for each in (approval, polling)]
+        return [task.result() for task in made]
+
+    hand = make(body)
+    run_id = await hand.start()
+    await finish(hand)
+    assert polls["made"] == 1
+    hand.clock.advance(seconds=61)
+    await finish(hand)
+    assert (await steps_of(look, run_id))["paid"]["status"] == "completed"
+    await hand.signal(run_id, "approve", "yes")
+    await finish(hand)
+    assert await output_of(look, run_id) == ["yes", 2]
+    assert polls["made"] == 2
+
+
+async def test_the_earliest_of_many_waits_in_a_task_group_wakes_the_stage_again_and_again(
+    make: Make, look: Look
+) -> None:
+    """In a replay, too, none is cancelled by the first that suspends before it has said when it is due."""
+
+    async def body(ctx: StageContext[Any]) -> Any:
+        async with asyncio.TaskGroup() as tasks:
+            for number in (5, 4, 3, 2, 1):
+                tasks.create_task(ctx.step.sleep(f"rest-{number}", f"{number}h"))
+        return "rested"
+
+    hand = make(body)
+    run_id = await hand.start()
+    await hand.go()
+    for _ in range(4):
+        settled = await hand.later(hours=1, seconds=1)
+        assert settled.stage_status == "SUSPENDED"
+    await hand.later(hours=1, seconds=1)
+    assert await output_of(look, run_id) == "rested"
+
+
+async def test_a_wait_that_the_body_gave_up_keeps_it_from_nothing(make: Make, look: Look) -> None:
+    async def body(ctx: StageContext[Any]) -> Any:
+        async def poll() -> None:
+            await asyncio.Event().wait()
+
+        try:
+            async with asyncio.timeout(0.02):
+                await ctx.step.wait_for("never", poll=poll, ready=bool, every="1m", timeout="9d")
+        except TimeoutError:
+            return await ctx.step.run("instead", lambda: "instead")
+
+    hand = make(body)
+    run_id = await hand.start()
+    assert (await hand.go()).stage_status == "COMPLETED"
+    assert await output_of(look, run_id) == "instead"
 
 
 async def test_a_failure_is_settled_after_the_outcomes_of_the_steps_in_flight(make: Make, look: Look) -> None:
