@@ -14,7 +14,7 @@ from kernel.commands.job_settle_expected import JobSettleExpected, SettledAsExpe
 from kernel.commands.lease_reap_stale import LeaseReapStale, LeasesReaped, ReapedLease
 from kernel.commands.run_cancel import RunCancel, RunCancelled
 from kernel.commands.run_claim_pending import ClaimedRun, RunClaimPending, RunsClaimed
-from kernel.commands.run_create import RunCreate, RunCreated
+from kernel.commands.run_create import RunCreate, RunCreated, admission_call
 from kernel.commands.run_list_versions import RunListVersions, VersionsListed, WorkflowVersion
 from kernel.commands.run_purge import RunPurge, RunsPurged
 from kernel.commands.run_reap_stuck import RunReapStuck, StuckReaped
@@ -228,6 +228,7 @@ __all__ = [
     "Workflow",
     "WorkflowBuilder",
     "WorkflowVersion",
+    "admission_call",
     "beat_call",
     "claim_named",
     "execute_leased",

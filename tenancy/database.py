@@ -52,17 +52,21 @@ class Database:
         await self.close()
 
     @asynccontextmanager
-    async def transaction(self, tenant_id: UUID, *, in_one_message: bool = False) -> AsyncGenerator[TenantTransaction]:
+    async def transaction(
+        self, tenant_id: UUID, *, in_one_message: bool = False, foreseen: Sequence[Call] = ()
+    ) -> AsyncGenerator[TenantTransaction]:
         """Open a transaction as `tenantry_tenant` bound to a tenant.
 
         COMMIT at the end, ROLLBACK on any error or cancellation. `in_one_message`: the first fetch is the only one and
-        travels with BEGIN and COMMIT; whatever is asked for after it is refused.
+        travels with BEGIN and COMMIT; whatever is asked for after it is refused. `foreseen` are reads that will be
+        asked for: they travel with the first message.
 
         Raises:
             DatabaseUnavailableError: the database cannot be reached; nothing was kept.
             CommitOutcomeUnknownError: the connection broke at COMMIT; ask before repeating.
         """
         async with self._owned(tenant_id, [binding_call(tenant_id)], in_one_message=in_one_message) as tx:
+            tx.foresee(foreseen)
             yield tx
 
     @asynccontextmanager

@@ -59,6 +59,12 @@ class OwnedTransaction(Adapter):
         self._has_begun = False
         self._connection: psycopg.AsyncConnection[Any] | None = None
         self._held: list[Call] = []
+        self._foreseen: list[Call] = []
+        self._answers: list[tuple[Call, list[Row]]] = []
+
+    def foresee(self, calls: Sequence[Call]) -> None:
+        """Ask for these reads with the next message: whoever wants one later in this transaction has its rows then."""
+        self._foreseen += calls
 
     async def fetch_batch(self, calls: Sequence[Call]) -> list[list[Row]]:
         """Run statements in order in one message, with what was held back before them.
@@ -66,8 +72,13 @@ class OwnedTransaction(Adapter):
         In a transaction of one message it is the only one, and carries the COMMIT.
         """
         async with self._lock:
-            cursors = await self._next([*self._take_held(), *calls])
-            return [await rows_of(cursor) for cursor in cursors[len(cursors) - len(calls) :]]
+            if not self._held and (known := self._take_answer(calls)) is not None:
+                return [known]
+            foreseen, self._foreseen = self._foreseen, []
+            cursors = await self._next([*self._take_held(), *calls, *foreseen])
+            rows = [await rows_of(cursor) for cursor in cursors[len(cursors) - len(calls) - len(foreseen) :]]
+            self._answers += zip(foreseen, rows[len(calls) :], strict=True)
+            return rows[: len(calls)]
 
     async def execute(self, statement: Statement, **params: object) -> int:
         """Run a statement and return how many rows it wrote."""
@@ -149,6 +160,15 @@ class OwnedTransaction(Adapter):
         self._has_failed = True
         yield
         self._has_failed = False
+
+    def _take_answer(self, calls: Sequence[Call]) -> list[Row] | None:
+        """Return the rows of a foreseen read, once; a later repeat may see something else."""
+        for position, (call, rows) in enumerate(self._answers):
+            if [call] == [*calls]:
+                self._check()
+                del self._answers[position]
+                return rows
+        return None
 
     def _take_held(self) -> list[Call]:
         held, self._held = self._held, []

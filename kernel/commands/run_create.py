@@ -131,6 +131,11 @@ async def run_create(command: RunCreate, tx: TenantTransaction, scope: Scope) ->
     return created
 
 
+def admission_call() -> Call:
+    """Return the read that every creation begins with, for whoever opens the transaction and can ask for it early."""
+    return SQL["admit"], {}
+
+
 def _check(command: RunCreate, scope: Scope) -> _Request:
     faults = [*_check_options(command), *_check_tags(command.tags)]
     if faults:

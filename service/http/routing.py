@@ -27,6 +27,7 @@ from service.probes import NotReadyError, ReadinessGate
 from service.problems import not_found, unauthorized, unavailable
 from service.settings import Settings
 from service.tokens import TokenVerifier
+from tenancy import Call as DatabaseCall
 from tenancy import Database, DatabaseUnavailableError, TenantTransaction
 
 M = TypeVar("M", bound=BaseModel)
@@ -128,10 +129,11 @@ class Call:
         return database
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[TenantTransaction]:
+    async def transaction(self, *foreseen: DatabaseCall) -> AsyncIterator[TenantTransaction]:
         """Open the tenant's transaction; whoever gets it is who they claim to be and has the route's scope.
 
         A call holds one transaction at a time. It is committed when the block ends and rolled back when it raises.
+        Reads that are foreseen travel with the look at the credential.
         """
         credential = self._credential
         if credential is None:
@@ -139,7 +141,8 @@ class Call:
         try:
             async with asyncio.timeout(TRANSACTION_TIMEOUT_S):
                 await self.api.gate.pass_through()
-                async with self.api.slots, self.api.database.transaction(credential.tenant_id) as tx:
+                database, tenant_id = self.api.database, credential.tenant_id
+                async with self.api.slots, database.transaction(tenant_id, foreseen=foreseen) as tx:
                     caller = await authenticate(credential, tx)
                     caller.require(self.spec.scope)
                     yield tx

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from litestar.response.base import ASGIResponse
 
-from kernel import FieldError, RateLimitedError, RunCancel, RunCreate
+from kernel import FieldError, RateLimitedError, RunCancel, RunCreate, admission_call
 from kernel.queries.run_get import created_view, run_progress
 from kernel.queries.run_list import NEWEST, RunFilter, active_run_ids, run_list
 from kernel.queries.tenant_get import tenant_get
@@ -56,7 +56,7 @@ async def create_run(call: Call) -> ASGIResponse:
         traceparent=call.headers.get("traceparent"),
         tracestate=call.headers.get("tracestate"),
     )
-    async with call.transaction() as tx:
+    async with call.transaction(admission_call()) as tx:
         try:
             created = await call.api.kernel.dispatch(command, tx)
         except RateLimitedError as refusal:

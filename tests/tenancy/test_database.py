@@ -169,6 +169,27 @@ async def test_one_message_that_fails_keeps_nothing(
     assert await _stored(opened, tenant, sql) == []
 
 
+async def test_a_foreseen_read_travels_with_the_first_message_and_answers_once(
+    opened: Database, tenant: UUID, sql: Statements, run_id: UUID
+) -> None:
+    async with opened.transaction(tenant, foreseen=[(sql["tags"], {})]) as tx:
+        await tx.fetch_one(sql["who"])
+        # By another connection, after the message that the read travelled with.
+        async with opened.transaction(tenant) as other:
+            await other.execute(sql["add"], tag="a", run_id=run_id)
+        assert await tx.fetch_all(sql["tags"]) == []
+        assert [row["tag"] for row in await tx.fetch_all(sql["tags"])] == ["a"]
+
+
+async def test_a_foreseen_read_does_not_hide_the_writes_of_its_own_transaction(
+    opened: Database, tenant: UUID, sql: Statements, run_id: UUID
+) -> None:
+    async with opened.transaction(tenant, foreseen=[(sql["tags"], {})]) as tx:
+        await tx.fetch_one(sql["who"])
+        await tx.send([(sql["add"], {"tag": "a", "run_id": run_id})])
+        assert [row["tag"] for row in await tx.fetch_all(sql["tags"])] == ["a"]
+
+
 async def test_empty_transactions_and_batches_are_fine(opened: Database, tenant: UUID, sql: Statements) -> None:
     async with opened.transaction(tenant):
         pass
