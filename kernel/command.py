@@ -9,17 +9,20 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import ClassVar, Generic, TypeVar, cast
 
+from kernel.arguments import check_arguments
 from kernel.definition.registry import Registry
+from kernel.errors import TransactionRequiredError
 from tenancy import TenantTransaction
 
 R = TypeVar("R")
 
 
 class Command(Generic[R]):
-    """A request to the kernel; `name` is its wire name."""
+    """A request to the kernel; `name` is its wire name, `is_read` says that it writes nothing."""
 
     __slots__ = ()
     name: ClassVar[str]
+    is_read: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +64,42 @@ def handles(command_type: type[Command[R]]) -> Callable[[Handler[C, R]], Handler
     return register
 
 
-def handler_of(command: Command[R]) -> Callable[[Command[R], TenantTransaction, Scope], Awaitable[R]]:
-    """Return the handler of a command.
+def command_types() -> tuple[type[object], ...]:
+    """Return every command that has a handler."""
+    return tuple(_handlers)
+
+
+async def carry_out(command: Command[R], tx: TenantTransaction, scope: Scope) -> R:
+    """Check the command's arguments, that `tx` is still its tenant's, and run the handler in it.
+
+    Whatever is refused here is refused before the first write, and leaves the transaction usable.
 
     Raises:
         TypeError: the object is no command of the kernel's.
+        TransactionRequiredError: `tx` is a connection and not what was made of it.
+        InvalidRequestError: an argument that no database could take; the pointers name the fields.
+        KernelError: whatever the command's own documentation names.
     """
+    handler = _handler_of(command)
+    check_arguments(command)
+    await check_transaction(tx, command.name, writes=not command.is_read)
+    return await handler(command, tx, scope)
+
+
+async def check_transaction(tx: TenantTransaction, what: str, *, writes: bool) -> None:
+    """Refuse what is no transaction of a tenant's, or not any more; `what` wants it.
+
+    Raises:
+        TransactionRequiredError: `tx` is a connection and not what was made of it.
+        tenancy.TenancyError: see `TenantTransaction.confirm`.
+    """
+    if not hasattr(tx, "confirm"):
+        message = f"{what} needs what tenancy.bind made of the connection, not a {type(tx).__name__}"
+        raise TransactionRequiredError(message)
+    await tx.confirm(writes=writes)
+
+
+def _handler_of(command: Command[R]) -> Callable[[Command[R], TenantTransaction, Scope], Awaitable[R]]:
     try:
         handler = _handlers[type(command)]
     except KeyError:

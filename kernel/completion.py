@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
 
+from kernel.arguments import check_run_id
 from kernel.changes import Changes
-from kernel.command import Scope
-from kernel.commands.job_execute import JobExecute, job_execute
+from kernel.command import Scope, carry_out, check_transaction
+from kernel.commands.job_execute import JobExecute
 from kernel.commands.run_claim_pending import start_runs
 from kernel.draft import NO_LEASES
 from kernel.errors import RunNotFoundError
@@ -41,6 +42,8 @@ async def run_to_completion(run_id: UUID, max_jobs: int, tx: TenantTransaction, 
     Raises:
         RunNotFoundError: the tenant has no such run.
     """
+    check_run_id(run_id)
+    await check_transaction(tx, "run_to_completion", writes=True)
     if await _start(run_id, tx, scope) is RunStatus.PENDING:
         return RunCompletion("incomplete", 0)
     processed = 0
@@ -56,7 +59,7 @@ async def run_to_completion(run_id: UUID, max_jobs: int, tx: TenantTransaction, 
             return RunCompletion("suspended" if await _is_suspended(run_id, tx) else "incomplete", processed)
         if processed >= max_jobs:
             return RunCompletion("incomplete", processed)
-        executed = await job_execute(JobExecute(run_id, jobs[0]["stage_id"]), tx, scope)
+        executed = await carry_out(JobExecute(run_id, jobs[0]["stage_id"]), tx, scope)
         if executed.ghost and executed.ghost_reason != "orphan":
             return RunCompletion("incomplete", processed)
         processed += not executed.ghost

@@ -10,7 +10,8 @@ from typing import TypeVar, cast
 from uuid import UUID
 
 from kernel import commands
-from kernel.command import Command, KernelLimits, Scope, handler_of
+from kernel.arguments import check_arguments
+from kernel.command import Command, KernelLimits, Scope, carry_out
 from kernel.commands.job_execute import JobExecute, execute_between
 from kernel.completion import RunCompletion, run_to_completion
 from kernel.definition.registry import Registry
@@ -48,22 +49,25 @@ class Kernel:
         """Carry out a command in `tx`, or, without one, in transactions of the provider's for `tenant_id`.
 
         With `tx` every statement runs in it, body and settle of `job.execute` included. A refused command leaves it
-        usable.
+        usable; a serialization failure and a deadlock are raised as the driver raised them.
 
         Raises:
-            TransactionRequiredError: neither a transaction nor a provider and a tenant were given.
+            TransactionRequiredError: neither a transaction nor a provider and a tenant were given, or just a
+                connection.
+            tenancy.TenancyError: the transaction is over, aborted, read only or bound to another tenant by now.
             KernelError: whatever the command's own documentation names.
         """
         if tx is not None:
-            return await handler_of(command)(command, tx, self.scope)
+            return await carry_out(command, tx, self.scope)
         if self._transactions is None or tenant_id is None:
             message = f"{command.name} needs the caller's transaction, or a provider of transactions and a tenant"
             raise TransactionRequiredError(message)
         provider, tenant = self._transactions, tenant_id
         if isinstance(command, JobExecute):
+            check_arguments(command)
             return cast("R", await execute_between(command, lambda: provider(tenant), self.scope))
         async with provider(tenant) as own:
-            return await handler_of(command)(command, own, self.scope)
+            return await carry_out(command, own, self.scope)
 
     def bound_to(self, tx: TenantTransaction) -> "BoundKernel":
         """Return this kernel bound to the caller's transaction: its commands need no other argument."""
@@ -79,7 +83,7 @@ class BoundKernel:
 
     async def dispatch(self, command: Command[R]) -> R:
         """Carry out a command in the bound transaction."""
-        return await handler_of(command)(command, self._tx, self.scope)
+        return await carry_out(command, self._tx, self.scope)
 
     async def run_to_completion(self, run_id: UUID, max_jobs: int = 50) -> RunCompletion:
         """Start a run if it is due and execute what is due of it, at most `max_jobs` jobs, in the bound transaction.

@@ -4,16 +4,20 @@ Transactions bound to one tenant, the roles and policies that hold it, and the p
 """
 
 from tenancy.binding import adopt, bind
+from tenancy.callers import turn
 from tenancy.database import Database, binding_call
 from tenancy.errors import (
     CommitOutcomeUnknownError,
     DatabaseUnavailableError,
     NoTransactionError,
+    ReadOnlyTransactionError,
+    StatementFailedError,
     TenancyError,
     TenantMismatchError,
+    TransactionAbortedError,
     UnsafeRoleError,
+    repeatable_failure,
 )
-from tenancy.owned import TransactionAbortedError
 from tenancy.pools import DatabaseSettings
 from tenancy.sql import Statement, Statements
 from tenancy.sql import load as load_sql
@@ -26,9 +30,11 @@ __all__ = [
     "DatabaseSettings",
     "DatabaseUnavailableError",
     "NoTransactionError",
+    "ReadOnlyTransactionError",
     "RoleTransaction",
     "Row",
     "Statement",
+    "StatementFailedError",
     "Statements",
     "TenancyError",
     "TenantMismatchError",
@@ -39,4 +45,6 @@ __all__ = [
     "bind",
     "binding_call",
     "load_sql",
+    "repeatable_failure",
+    "turn",
 ]

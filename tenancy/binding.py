@@ -1,23 +1,16 @@
 """Binds a caller's own transaction to a tenant, and refuses what would not be isolated.
 
-The caller's role stays: its own tables need it. Everything is read back in a second statement, because outside a
-transaction a transaction-local setting is gone again by then.
+The caller's role stays: its own tables need it. Everything is read back in a later statement, because outside a
+transaction a transaction-local setting is gone again by then, and because a product may name its tenants in a way of
+its own: what counts is the tenant that the policies see.
 """
 
-from typing import Any, TypeAlias, cast
 from uuid import UUID
 
-import asyncpg
-import psycopg
-from psycopg.pq import TransactionStatus
-from sqlalchemy import PoolProxiedConnection
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
-
-from tenancy.database import SQL, refuse_unsafe
-from tenancy.errors import NoTransactionError, TenantMismatchError
-from tenancy.transaction import Adapter, AsyncpgAdapter, PsycopgAdapter, SqlAlchemyAdapter, TenantTransaction
-
-CallerConnection: TypeAlias = AsyncConnection | AsyncSession | psycopg.AsyncConnection[Any] | asyncpg.Connection
+from tenancy.callers import SQL, CallerConnection, CallersTransaction, adapter_of, refuse_other
+from tenancy.database import refuse_unsafe
+from tenancy.errors import NoTransactionError, TenantMismatchError, UnsafeRoleError
+from tenancy.transaction import TenantTransaction
 
 
 async def bind(connection: CallerConnection, tenant_id: UUID) -> TenantTransaction:
@@ -30,18 +23,24 @@ async def bind(connection: CallerConnection, tenant_id: UUID) -> TenantTransacti
     Raises:
         ValueError: `tenant_id` is no UUID.
         NoTransactionError: no transaction is open, or each statement would be its own.
-        TenantMismatchError: another tenant is bound already.
+        TenantMismatchError: another tenant is bound already, in the product's own way too.
         UnsafeRoleError: the current role is a superuser, has BYPASSRLS, owns the tables or inherits the scheduler or
-            the operator.
+            the operator; or it does not inherit `tenantry_tenant`.
+        TransactionAbortedError: a statement of the transaction failed before.
     """
     tenant = _checked(tenant_id)
-    adapter = await _adapter(connection, tenant)
-    bound = await _standing(adapter)
-    if bound is not None and bound != tenant:
-        raise TenantMismatchError("the transaction is bound to another tenant")
-    await adapter.fetch_all(SQL["bind_tenant"], tenant=str(tenant))
-    if await _standing(adapter) != tenant:
-        raise NoTransactionError("the tenant did not outlast its statement: no transaction is open")
+    adapter = await adapter_of(connection, tenant)
+    setting = await _standing(adapter)
+    seen = await _seen(adapter)
+    if seen is not None:
+        refuse_other(seen, tenant)
+    if setting is None:
+        await adapter.fetch_all(SQL["bind_tenant"], tenant=str(tenant))
+        if await _standing(adapter) is None:
+            raise NoTransactionError("the tenant did not outlast its statement: no transaction is open")
+        seen = await _seen(adapter)
+    refuse_other(seen, tenant)
+    adapter.keep()
     return adapter
 
 
@@ -52,19 +51,15 @@ async def adopt(connection: CallerConnection, tenant_id: UUID) -> TenantTransact
         ValueError: `tenant_id` is no UUID.
         NoTransactionError: no transaction is open.
         TenantMismatchError: another tenant is bound, or none.
-        UnsafeRoleError: the current role is not subject to the policies.
+        UnsafeRoleError: the current role is not subject to the policies, or may not work under them.
+        TransactionAbortedError: a statement of the transaction failed before.
     """
     tenant = _checked(tenant_id)
-    adapter = await _adapter(connection, tenant)
-    bound = await _standing(adapter)
-    if bound is None:
-        # A product may name the tenant in a way of its own, in its version of `tenantry.current_tenant_id()`.
-        named = await adapter.fetch_one(SQL["named"])
-        bound = named["tenant"] if named is not None else None
-    if bound != tenant:
-        raise TenantMismatchError(
-            "no tenant is bound to the transaction" if bound is None else "the transaction is bound to another tenant"
-        )
+    adapter = await adapter_of(connection, tenant)
+    await _standing(adapter)
+    # A product may name the tenant in a way of its own, in its version of `tenantry.current_tenant_id()`.
+    refuse_other(await _seen(adapter), tenant)
+    adapter.keep()
     return adapter
 
 
@@ -76,43 +71,26 @@ def _checked(tenant_id: object) -> UUID:
     raise ValueError("tenant_id must be a UUID")
 
 
-async def _standing(adapter: Adapter) -> UUID | None:
+async def _standing(adapter: CallersTransaction) -> UUID | None:
+    """Return the tenant that the engine's own setting names, having checked the role and that it names one at all.
+
+    Reads the system's catalogs only: whatever the role may not do, the transaction survives being told so.
+    """
     row = await adapter.fetch_one(SQL["standing"])
     assert row is not None
     refuse_unsafe(row)
-    return UUID(row["tenant"]) if row["tenant"] else None
+    if not row["may_work"]:
+        raise UnsafeRoleError(f"role {row['role']} is no inheriting member of tenantry_tenant: grant it that role")
+    if row["tenant"] is None:
+        return None
+    try:
+        return UUID(row["tenant"])
+    except ValueError:
+        raise TenantMismatchError("the setting tenantry.tenant_id holds no UUID") from None
 
 
-async def _adapter(connection: Any, tenant_id: UUID) -> Adapter:
-    kind = cast("type[object]", type(connection))
-    if issubclass(kind, AsyncConnection | AsyncSession):
-        adapter = SqlAlchemyAdapter(connection, tenant_id)
-        carrier = await adapter.connection()
-        if carrier.closed:
-            raise NoTransactionError("the connection is closed")
-        if _is_autocommit(await carrier.get_raw_connection()):
-            raise NoTransactionError("the connection is in autocommit: each statement would be its own transaction")
-        return adapter
-    if issubclass(kind, psycopg.AsyncConnection):
-        _check_psycopg(connection)
-        return PsycopgAdapter(connection, tenant_id)
-    if issubclass(kind, asyncpg.Connection):
-        if connection.is_closed():
-            raise NoTransactionError("the connection is closed")
-        if not connection.is_in_transaction():
-            raise NoTransactionError("no transaction is open on the connection")
-        return AsyncpgAdapter(connection, tenant_id)
-    message = f"a {type(connection).__name__} carries no transaction that can be bound"
-    raise TypeError(message)
-
-
-def _is_autocommit(fairy: PoolProxiedConnection) -> bool:
-    # Both dialects' connections say so themselves; asking SQLAlchemy would ask the server.
-    return bool(getattr(fairy.dbapi_connection, "autocommit", False))
-
-
-def _check_psycopg(connection: psycopg.AsyncConnection[Any]) -> None:
-    if connection.closed:
-        raise NoTransactionError("the connection is closed")
-    if connection.autocommit and connection.info.transaction_status is TransactionStatus.IDLE:
-        raise NoTransactionError("the connection is in autocommit and no transaction is open on it")
+async def _seen(adapter: CallersTransaction) -> UUID | None:
+    row = await adapter.fetch_one(SQL["bound"])
+    assert row is not None
+    tenant: UUID | None = row["tenant"]
+    return tenant

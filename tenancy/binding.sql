@@ -17,14 +17,20 @@ select set_config('role', 'tenantry_operator', true), set_config('tenantry.tenan
 select set_config('tenantry.tenant_id', :tenant::text, true)
 
 -- name: standing
--- What a caller's transaction is bound to, and whether its role could read past the policies or holds one of ours that
--- sees across tenants. Read back in a statement of
--- its own: outside a transaction the setting is gone again by now.
+-- What a caller's transaction is bound to, and whether its role could read past the policies, holds one of ours that sees
+-- across tenants, or may not work under the policies at all. Asks the catalogs only, so that a role that may nothing is told
+-- without its transaction being aborted. Read back in a statement of its own: outside a transaction the setting is gone
+-- again by now.
 select
   nullif(current_setting('tenantry.tenant_id', true), '') as tenant,
   me.rolname as role,
   me.rolsuper as is_superuser,
   me.rolbypassrls as bypasses_rls,
+  exists (
+    select
+    from pg_catalog.pg_roles as work
+    where work.rolname = 'tenantry_tenant' and pg_has_role(me.oid, work.oid, 'USAGE')
+  ) as may_work,
   exists (
     select
     from pg_catalog.pg_class as relation
@@ -86,6 +92,12 @@ select to_regclass('tenantry.alembic_version') is not null as is_migrated
 -- The revision of the schema.
 select version_num from tenantry.alembic_version
 
--- name: named
--- The tenant that the policies see, by whatever the product's version of the function goes.
-select tenantry.current_tenant_id() as tenant
+-- name: bound
+-- The tenant that the policies see, by whatever the product's version of the function goes, and whether anything can be
+-- written. A setting that holds no UUID would be an error inside of that function, and abort the caller's transaction.
+select
+  case
+    when coalesce(current_setting('tenantry.tenant_id', true), '') ~* '^(\{?[0-9a-f]{4}(-?[0-9a-f]{4}){7}\}?)?$'
+    then tenantry.current_tenant_id()
+  end as tenant,
+  current_setting('transaction_read_only')::boolean as is_read_only

@@ -20,7 +20,12 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
-from tenancy.errors import CommitOutcomeUnknownError, DatabaseUnavailableError, TenancyError
+from tenancy.errors import (
+    CommitOutcomeUnknownError,
+    DatabaseUnavailableError,
+    NoTransactionError,
+    TransactionAbortedError,
+)
 from tenancy.pools import Pool
 from tenancy.sql import Statement
 from tenancy.transaction import Adapter, Call, Row, rows_of
@@ -35,10 +40,6 @@ OPENING_S = 15.0
 # A path that drops packets never says so. Longer than any COMMIT of ours takes; its outcome is then asked for.
 # Statements in between may take their time.
 REPLY_S = 30.0
-
-
-class TransactionAbortedError(TenancyError):
-    """The transaction is over: a statement failed and its error was swallowed, or its COMMIT has been sent."""
 
 
 class OwnedTransaction(Adapter):
@@ -65,6 +66,11 @@ class OwnedTransaction(Adapter):
     def foresee(self, calls: Sequence[Call]) -> None:
         """Ask for these reads with the next message: whoever wants one later in this transaction has its rows then."""
         self._foreseen += calls
+
+    async def confirm(self, *, writes: bool) -> None:
+        """Refuse a transaction that has failed or is over; nobody but us binds it, so nothing else is asked."""
+        del writes
+        self._check()
 
     async def fetch_batch(self, calls: Sequence[Call]) -> list[list[Row]]:
         """Run statements in order in one message, with what was held back before them.
@@ -96,6 +102,7 @@ class OwnedTransaction(Adapter):
 
     async def send(self, calls: Sequence[Call]) -> None:
         """Hold the writes back: they travel with the next statement or with COMMIT."""
+        self._check()
         self._held += calls
 
     async def commit(self) -> None:
@@ -107,12 +114,14 @@ class OwnedTransaction(Adapter):
         """
         if self._is_over or (self._connection is None and not self._held):
             self._check_failed()
+            self._is_over = True
             return
         async with self._lock:
             await self._close(self._take_held())
 
     async def abandon(self) -> None:
         """Roll back, or close the connection when it is in the middle of something."""
+        self._is_over = True
         connection = self._connection
         if connection is None:
             return
@@ -147,7 +156,7 @@ class OwnedTransaction(Adapter):
     def _check(self) -> None:
         self._check_failed()
         if self._is_over:
-            raise TransactionAbortedError("this transaction has been committed: nothing can follow")
+            raise NoTransactionError("the transaction is over")
 
     def _check_failed(self) -> None:
         if self._has_failed:

@@ -1,8 +1,4 @@
-"""What the kernel sees of a database: one open transaction bound to one tenant, whoever owns it and whatever drives it.
-
-The adapters here run on a caller's connection. They never begin or end anything, and serialise the statements of
-concurrent tasks, because a connection takes one at a time.
-"""
+"""What the kernel sees of a database: one open transaction bound to one tenant, whoever owns and drives it."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -10,10 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol, cast
 from uuid import UUID
 
-import asyncpg
 import psycopg
-from psycopg.rows import dict_row
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from tenancy.sql import Statement
 
@@ -56,13 +49,27 @@ class TenantTransaction(RoleTransaction, Protocol):
         """The tenant that the transaction is bound to."""
         ...
 
+    async def confirm(self, *, writes: bool) -> None:
+        """Refuse to go on in a transaction that is not the one that was bound, or not the tenant's any more.
+
+        Asked before each command, because between two of them a caller may do anything with its connection. Costs a
+        statement there, and nothing on a transaction of our own. What it refuses stays usable for the caller.
+
+        Raises:
+            NoTransactionError: the transaction is over, or its connection closed.
+            TenantMismatchError: another tenant is bound by now, or none.
+            ReadOnlyTransactionError: it `writes`, and the transaction is read only.
+            TransactionAbortedError: a statement failed; only ROLLBACK is left.
+        """
+        ...
+
 
 class Adapter:
     """What all adapters share: the lock, the tenant's parameter and the calls made of others."""
 
-    def __init__(self, tenant_id: UUID | None) -> None:
+    def __init__(self, tenant_id: UUID | None, lock: asyncio.Lock | None = None) -> None:
         self._tenant_id = tenant_id
-        self._lock = asyncio.Lock()
+        self._lock = lock or asyncio.Lock()
 
     @property
     def tenant_id(self) -> UUID:
@@ -106,70 +113,6 @@ class Adapter:
 
     async def _execute(self, statement: Statement, params: dict[str, object]) -> int:
         raise NotImplementedError
-
-
-class PsycopgAdapter(Adapter):
-    """On a caller's psycopg connection."""
-
-    def __init__(self, connection: psycopg.AsyncConnection[Any], tenant_id: UUID | None) -> None:
-        super().__init__(tenant_id)
-        self._connection = connection
-
-    async def _fetch(self, statement: Statement, params: dict[str, object]) -> list[Row]:
-        async with self._connection.cursor(row_factory=dict_row) as cursor:
-            await cursor.execute(statement.pyformat.encode(), params)
-            return await rows_of(cursor)
-
-    async def _execute(self, statement: Statement, params: dict[str, object]) -> int:
-        async with self._connection.cursor() as cursor:
-            await cursor.execute(statement.pyformat.encode(), params)
-            return max(cursor.rowcount, 0)
-
-
-class AsyncpgAdapter(Adapter):
-    """On a raw asyncpg connection, the API's or a caller's."""
-
-    def __init__(self, connection: "asyncpg.Connection[Any]", tenant_id: UUID | None) -> None:
-        super().__init__(tenant_id)
-        self._connection = connection
-
-    async def _fetch(self, statement: Statement, params: dict[str, object]) -> list[Row]:
-        records = await self._connection.fetch(statement.numbered, *statement.arguments(params))
-        return [plain(record) for record in records]
-
-    async def _execute(self, statement: Statement, params: dict[str, object]) -> int:
-        status = await self._connection.execute(statement.numbered, *statement.arguments(params))
-        count = status.rpartition(" ")[2]
-        return int(count) if count.isdigit() else 0
-
-
-class SqlAlchemyAdapter(Adapter):
-    """On a caller's SQLAlchemy connection or session, with either driver.
-
-    Begins it if nothing was sent yet, as any use of it does.
-    """
-
-    def __init__(self, connection: AsyncConnection | AsyncSession, tenant_id: UUID | None) -> None:
-        super().__init__(tenant_id)
-        self._source = connection
-
-    async def connection(self) -> AsyncConnection:
-        """Return the connection that carries the caller's transaction."""
-        return await self._source.connection() if isinstance(self._source, AsyncSession) else self._source
-
-    async def _fetch(self, statement: Statement, params: dict[str, object]) -> list[Row]:
-        result = await self._run(statement, params)
-        return [plain(row) for row in result.mappings()] if result.returns_rows else []
-
-    async def _execute(self, statement: Statement, params: dict[str, object]) -> int:
-        result = await self._run(statement, params)
-        return max(int(result.rowcount), 0)
-
-    async def _run(self, statement: Statement, params: dict[str, object]) -> Any:
-        connection = await self.connection()
-        if connection.dialect.driver == "asyncpg":
-            return await connection.exec_driver_sql(statement.numbered, tuple(statement.arguments(params)))
-        return await connection.exec_driver_sql(statement.pyformat, params)
 
 
 async def rows_of(cursor: psycopg.AsyncCursor[dict[str, Any]]) -> list[Row]:

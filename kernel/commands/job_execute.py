@@ -5,8 +5,8 @@ provider of transactions the body runs with none open: claim and begin in one, s
 """
 
 import json
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import ClassVar, Literal
@@ -28,7 +28,7 @@ from kernel.execution.perform import Performance, ask_when, perform
 from kernel.jobs import LeasedJob
 from kernel.locking import load_stages, lock_run
 from kernel.states import JobStatus, RunStatus, StageStatus
-from tenancy import TenantTransaction
+from tenancy import TenantTransaction, TransactionAbortedError, repeatable_failure
 
 ExecuteOutcome = Literal["completed", "suspended", "failed", "skipped"]
 Transactions = Callable[[], AbstractAsyncContextManager[TenantTransaction]]
@@ -64,6 +64,8 @@ class JobExecute(Command[JobExecuted]):
 
     Raises:
         JobNotAvailableError: the stage has no job, or a worker has leased it.
+        tenancy.TransactionAbortedError: in a caller's transaction, the body spoilt it with a statement of its own. A
+            serialization failure or a deadlock that did so is raised itself.
     """
 
     name: ClassVar[str] = "job.execute"
@@ -74,7 +76,14 @@ class JobExecute(Command[JobExecuted]):
 @handles(JobExecute)
 async def job_execute(command: JobExecute, tx: TenantTransaction, scope: Scope) -> JobExecuted:
     """Execute within the caller's transaction."""
-    return await execute_between(command, lambda: nullcontext(tx), scope)
+    return await execute_between(command, lambda: _still(tx), scope)
+
+
+@asynccontextmanager
+async def _still(tx: TenantTransaction) -> AsyncGenerator[TenantTransaction]:
+    """Give the caller's transaction once more: a body may have done anything with its connection meanwhile."""
+    await tx.confirm(writes=True)
+    yield tx
 
 
 async def execute_between(command: JobExecute, transactions: Transactions, scope: Scope) -> JobExecuted:
@@ -111,10 +120,24 @@ async def execute_leased(job: LeasedJob, who: Execution) -> JobExecuted:
         job = begun.job
     if performance is None:
         performance = await perform(job, tenant_id, limit, _Ledger(job, transactions, scope))
-    async with transactions() as tx:
-        settlement = Settlement(job, performance.outcome, performance.annotations, performance.steps)
-        (settled,) = await job_settle(JobSettle(who.worker_id, [settlement], wait=True), tx, scope)
+    settlement = Settlement(job, performance.outcome, performance.annotations, performance.steps)
+    try:
+        async with transactions() as tx:
+            (settled,) = await job_settle(JobSettle(who.worker_id, [settlement], wait=True), tx, scope)
+    except TransactionAbortedError as aborted:
+        failure = _what_spoilt(performance.outcome, aborted)
+        raise failure from failure.__cause__
     return _answer(settled, performance)
+
+
+def _what_spoilt(outcome: StageOutcome, aborted: TransactionAbortedError) -> BaseException:
+    """Return the error by which a body left its caller's transaction aborted, so that nothing can be settled in it."""
+    cause = outcome.cause if isinstance(outcome, StageFailed) else None
+    failure = repeatable_failure(cause)
+    if failure is not None:
+        return failure
+    aborted.__cause__ = cause
+    return aborted
 
 
 @dataclass(frozen=True, slots=True)

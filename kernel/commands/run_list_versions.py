@@ -6,6 +6,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import ClassVar
 
+from kernel.arguments import is_name
 from kernel.command import Command, Scope, handles
 from kernel.definition.registry import Registry
 from kernel.states import TERMINAL_RUN_STATUSES, RunStatus
@@ -43,12 +44,15 @@ class RunListVersions(Command[VersionsListed]):
     """List the versions of one workflow, or of all."""
 
     name: ClassVar[str] = "run.list_versions"
+    is_read: ClassVar[bool] = True
     workflow_id: str | None = None
 
 
 @handles(RunListVersions)
 async def run_list_versions(command: RunListVersions, tx: TenantTransaction, scope: Scope) -> VersionsListed:
     """Count, then add what is served and has no run."""
+    if command.workflow_id is not None and not is_name(command.workflow_id):
+        return VersionsListed(())
     rows = await tx.fetch_all(SQL["counts"], workflow_id=command.workflow_id)
     found = {
         key: _version(key, group, scope.registry)

@@ -1,7 +1,7 @@
 """What came of one execution of a stage, and how an exception becomes an outcome."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias, cast
 
 from kernel.errors import ExecutionError, Terminal
@@ -23,11 +23,15 @@ class StageCompleted:
 
 @dataclass(frozen=True, slots=True)
 class StageFailed:
-    """The attempt failed; `error` is `<ExceptionClass>: <message>`, at most 8 KiB, storable."""
+    """The attempt failed; `error` is `<ExceptionClass>: <message>`, at most 8 KiB, storable.
+
+    `cause` is what the body raised, for whoever called it in a transaction that it spoilt.
+    """
 
     error: str
     code: str = "STAGE_FAILED"
     retryable: bool = True
+    cause: BaseException | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,7 @@ def failure_of(error: BaseException, no_retry_on: ExceptionTypes = ()) -> StageF
     return StageFailed(
         error=error_text(members[0] if len(members) == 1 else error),
         retryable=not any(_is_final(member, no_retry_on) for member in (error, *members)),
+        cause=error,
     )
 
 

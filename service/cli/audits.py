@@ -17,9 +17,10 @@ from service.cli.output import Json, console, print_json, tell
 from service.cli.refusals import CommandError
 from service.environment import PREFIX, SettingsError
 from service.settings import Settings
+from tenancy import StatementFailedError
 from tenancy.audit import Finding, Scope
 from tenancy.audit import audit as find
-from tenancy.transaction import PsycopgAdapter
+from tenancy.callers import PsycopgAdapter
 
 DEFAULT = Scope()
 _COLOURS = {"error": "bold red", "warning": "yellow"}
@@ -64,9 +65,9 @@ def audit(  # noqa: PLR0913 - one parameter an option
     scope = Scope(tuple(roles or DEFAULT.roles), tuple(schemas or DEFAULT.schemas), tenant_column)
     try:
         findings = asyncio.run(_find(url, scope))
-    except psycopg.Error as error:
+    except (psycopg.Error, StatementFailedError) as error:
         # Further lines quote the statement.
-        lines = str(error).strip().split("\n")
+        lines = str(error.__cause__ or error).strip().split("\n")
         raise CommandError(f"The database refuses or is away: {lines[0]}") from error
     _print(findings, Format.JSON if json else form or Format.TEXT)
     if any(finding.level == "error" for finding in findings):

@@ -4,93 +4,59 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
-import asyncpg
 import psycopg
 import pytest
-from sqlalchemy import NullPool
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 import tenancy
 from kernel import (
     JobExecute,
     JobNotAvailableError,
     Kernel,
+    Registry,
     RunCancel,
     RunClaimPending,
     RunCreate,
     RunNotFoundError,
+    StageContext,
     TransactionRequiredError,
+    stage,
+    workflow,
 )
 from tenancy import TenantTransaction
-from tenancy.pools import sqlalchemy_url
 from tests.support import factories
+from tests.support.callers import ROLES, SHAPES, Shape
 from tests.support.environment import DatabaseUrls
 from tests.support.looking import Look
-from tests.support.workflows import REGISTRY, HandWorker
+from tests.support.workflows import REGISTRY, HandWorker, Number
 
 KERNEL = Kernel(REGISTRY)
-ROLES = """
-do $$ begin create role app login inherit; exception when duplicate_object then null; end $$;
-grant tenantry_tenant to app
-"""
 Opener = Callable[[str], AbstractAsyncContextManager[Any]]
 
 
-def _engine(url: str, driver: Any) -> Any:
-    no_cache = {"statement_cache_size": 0, "prepared_statement_cache_size": 0}
-    arguments = no_cache if driver == "asyncpg" else {"prepare_threshold": None}
-    return create_async_engine(sqlalchemy_url(url, driver), poolclass=NullPool, connect_args=arguments)
-
-
-def _connection(driver: str) -> Opener:
-    return lambda url: _engine(url, driver).begin()
-
-
-def _session(driver: str) -> Opener:
+def _committed(shape: Shape) -> Opener:
     @asynccontextmanager
-    async def opened(url: str) -> AsyncIterator[AsyncSession]:
-        async with AsyncSession(_engine(url, driver)) as session, session.begin():
-            yield session
+    async def opened(url: str) -> AsyncIterator[Any]:
+        async with shape(url) as caller:
+            await caller.begin()
+            yield caller.connection
+            await caller.commit()
 
     return opened
-
-
-@asynccontextmanager
-async def _asyncpg(url: str) -> AsyncIterator[Any]:
-    connection = await asyncpg.connect(url, statement_cache_size=0)
-    try:
-        async with connection.transaction():
-            yield connection
-    finally:
-        await connection.close()
-
-
-@asynccontextmanager
-async def _psycopg(url: str) -> AsyncIterator[Any]:
-    async with await psycopg.AsyncConnection.connect(url, prepare_threshold=None) as connection:
-        yield connection
-
-
-OPENERS: dict[str, Opener] = {
-    "sqlalchemy-asyncpg": _connection("asyncpg"),
-    "sqlalchemy-psycopg": _connection("psycopg"),
-    "session-asyncpg": _session("asyncpg"),
-    "session-psycopg": _session("psycopg"),
-    "asyncpg": _asyncpg,
-    "psycopg": _psycopg,
-}
 
 
 class CancelledOnPurposeError(Exception):
     """Rolls a caller's transaction back."""
 
 
-@pytest.fixture(params=OPENERS)
+@pytest.fixture(params=SHAPES)
 def opener(request: pytest.FixtureRequest) -> Opener:
-    return OPENERS[request.param]
+    return _committed(SHAPES[request.param])
 
 
 @pytest.fixture
@@ -247,3 +213,76 @@ async def _jobs(tx: TenantTransaction, run_id: UUID) -> int:
     done = await KERNEL.bound_to(tx).run_to_completion(run_id)
     assert done.outcome == "completed"
     return done.jobs_processed
+
+
+def _side_by_side(own: list[Any], tenant: UUID) -> Registry:
+    """A stage whose steps run at once: some only count, some use the caller's connection, some start runs with it."""
+
+    async def count(number: int) -> int:
+        await asyncio.sleep(0)
+        return number
+
+    async def ask(number: int) -> int:
+        async with tenancy.turn(own[0]):
+            await _ask(own[0])
+        return number
+
+    async def start(number: int) -> int:
+        # Bound once more: another transaction object on the same connection.
+        tx = await tenancy.bind(own[0], tenant)
+        await KERNEL.dispatch(RunCreate("single", {"n": number}, idempotency_key=f"side-{number}"), tx)
+        return number
+
+    @stage("act")
+    async def act(ctx: StageContext, number: Number) -> Number:
+        jobs = [(kind, side) for side in range(4) for kind in (count, ask, start)]
+        results = await asyncio.gather(
+            *(ctx.step.run(f"{kind.__name__}-{side}", partial(kind, side)) for kind, side in jobs),
+            *(ctx.step.run(f"thread-{side}", lambda side=side: side) for side in range(4)),
+        )
+        async with asyncio.TaskGroup() as group:
+            for side in range(4):
+                group.create_task(ctx.step.run(f"group-{side}", partial(count, side)))
+        return Number(n=sum(results))
+
+    return Registry([workflow("play", input=Number).pipe(act).build()])
+
+
+async def _ask(connection: Any) -> None:
+    if isinstance(connection, psycopg.AsyncConnection):
+        await connection.execute("select pg_sleep(0.001)")
+    elif isinstance(connection, AsyncSession | AsyncConnection):
+        await connection.execute(text("select pg_sleep(0.001)"))
+    else:
+        await connection.execute("select pg_sleep(0.001)")
+
+
+async def test_concurrent_steps_take_turns_on_one_connection(
+    app_url: str, opener: Opener, tenant: UUID, look: Look
+) -> None:
+    own: list[Any] = []
+    kernel = Kernel(_side_by_side(own, tenant))
+    async with opener(app_url) as connection:
+        own.append(connection)
+        tx = await tenancy.bind(connection, tenant)
+        run_id = (await kernel.dispatch(RunCreate("play", {"n": 1}), tx)).run_id
+        assert (await kernel.bound_to(tx).run_to_completion(run_id)).outcome == "completed"
+    steps = await look("select status, attempt from tenantry.workflow_steps where run_id = %s", run_id)
+    assert [(row["status"], row["attempt"]) for row in steps] == [("completed", 1)] * 20
+    (run,) = await look("select output from tenantry.workflow_runs where run_id = %s", run_id)
+    assert run["output"] == {"n": 24}
+    assert len(await look("select 1 from tenantry.workflow_runs where tenant_id = %s", tenant)) == 5
+
+
+async def test_concurrent_commands_take_turns_on_one_connection(
+    app_url: str, opener: Opener, tenant: UUID, look: Look
+) -> None:
+    async with opener(app_url) as connection:
+        bound = [await tenancy.bind(connection, tenant) for _ in range(3)]
+        commands = [RunCreate("single", {"n": number}, idempotency_key=f"{number % 5}") for number in range(5)]
+        created = await asyncio.gather(
+            *(KERNEL.dispatch(command, tx) for command in commands for tx in bound),
+            *(tenancy.adopt(connection, tenant) for _ in range(5)),
+        )
+    assert len(created) == 20
+    assert len(await look("select 1 from tenantry.workflow_runs where tenant_id = %s", tenant)) == 5

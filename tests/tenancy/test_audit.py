@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tenancy.audit import CHECKS, EXEMPTIONS, SERVER_CODE, SERVER_HOLES, SQL, Finding, Scope, audit, server_findings
-from tenancy.transaction import PsycopgAdapter
+from tenancy.callers import PsycopgAdapter
 from tests.support.environment import Cluster, DatabaseUrls, default_version
 from tests.tenancy.audit_faults import FAULTS, ODD, OF_SHOP, OF_TENANTRY, policy
 

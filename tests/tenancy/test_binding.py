@@ -9,73 +9,29 @@ from uuid import UUID, uuid4
 import asyncpg
 import psycopg
 import pytest
-from sqlalchemy import NullPool, text
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 import tenancy
 from tenancy import Statements
 from tenancy.pools import sqlalchemy_url
+from tests.support.callers import ROLES, SHAPES, STREAMING, Shape, sqlalchemy_shape
 from tests.support.environment import DatabaseUrls
 
-NO_CACHE = {"statement_cache_size": 0, "prepared_statement_cache_size": 0}
-ROLES = """
-do $$ begin
-  create role app login inherit;
-  create role app_wide login inherit;
-  create role app_bypass login bypassrls;
-  create role app_owner login inherit;
-exception when duplicate_object then null;
-end $$;
-grant tenantry_tenant to app, app_wide, app_bypass;
-grant tenantry_scheduler to app_wide;
-grant tenantry_owner to app_owner
-"""
 Opener = Callable[[str], AbstractAsyncContextManager[Any]]
 
 
-@asynccontextmanager
-async def _engine_connection(url: str, driver: Any, **options: Any) -> AsyncIterator[Any]:
-    arguments = NO_CACHE if driver == "asyncpg" else {"prepare_threshold": None}
-    engine = create_async_engine(sqlalchemy_url(url, driver), poolclass=NullPool, connect_args=arguments, **options)
-    async with engine.connect() as connection:
-        yield connection
-    await engine.dispose()
+def _uncommitted(shape: Shape) -> Opener:
+    @asynccontextmanager
+    async def opened(url: str) -> AsyncIterator[Any]:
+        async with shape(url) as caller:
+            await caller.begin()
+            yield caller.connection
+
+    return opened
 
 
-@asynccontextmanager
-async def _session(url: str, driver: Any) -> AsyncIterator[AsyncSession]:
-    async with _engine_connection(url, driver) as connection, AsyncSession(bind=connection) as session:
-        yield session
-
-
-@asynccontextmanager
-async def _asyncpg(url: str) -> AsyncIterator[Any]:
-    connection = await asyncpg.connect(url, statement_cache_size=0)
-    transaction = connection.transaction()
-    await transaction.start()
-    try:
-        yield connection
-    finally:
-        await connection.close()
-
-
-@asynccontextmanager
-async def _psycopg(url: str) -> AsyncIterator[Any]:
-    connection = await psycopg.AsyncConnection.connect(url, prepare_threshold=None)
-    try:
-        yield connection
-    finally:
-        await connection.close()
-
-
-OPENERS: dict[str, Opener] = {
-    "sqlalchemy-asyncpg": lambda url: _engine_connection(url, "asyncpg"),
-    "sqlalchemy-psycopg": lambda url: _engine_connection(url, "psycopg"),
-    "session-asyncpg": lambda url: _session(url, "asyncpg"),
-    "session-psycopg": lambda url: _session(url, "psycopg"),
-    "asyncpg": _asyncpg,
-    "psycopg": _psycopg,
-}
+OPENERS = {name: _uncommitted(shape) for name, shape in SHAPES.items()}
 
 
 @pytest.fixture(params=list(OPENERS))
@@ -90,17 +46,11 @@ async def app_url(database_urls: DatabaseUrls, superuser: psycopg.AsyncConnectio
     return database_urls.straight
 
 
-@asynccontextmanager
-async def _open(opener: Opener, url: str) -> AsyncIterator[Any]:
-    async with opener(url) as connection:
-        yield connection
-
-
 async def test_bind_makes_the_callers_transaction_the_tenants(
     opener: Opener, app_url: Callable[[str], str], tenant: UUID, other_tenant: UUID, sql: Statements
 ) -> None:
     run_id = uuid4()
-    async with _open(opener, app_url("app")) as connection:
+    async with opener(app_url("app")) as connection:
         tx = await tenancy.bind(connection, tenant)
         assert tx.tenant_id == tenant
         row = await tx.fetch_one(sql["who"])
@@ -122,7 +72,7 @@ async def test_bind_makes_the_callers_transaction_the_tenants(
             with pytest.raises(tenancy.TenantMismatchError):
                 await again(connection, other_tenant)
     # Nobody committed: the caller's rollback took everything back.
-    async with _open(opener, app_url("app")) as connection:
+    async with opener(app_url("app")) as connection:
         tx = await tenancy.bind(connection, tenant)
         assert await tx.fetch_all(sql["tags"]) == []
 
@@ -130,7 +80,7 @@ async def test_bind_makes_the_callers_transaction_the_tenants(
 async def test_adopt_asks_for_a_bound_tenant_and_binds_none(
     opener: Opener, app_url: Callable[[str], str], tenant: UUID
 ) -> None:
-    async with _open(opener, app_url("app")) as connection:
+    async with opener(app_url("app")) as connection:
         for _ in range(2):
             with pytest.raises(tenancy.TenantMismatchError):
                 await tenancy.adopt(connection, tenant)
@@ -143,12 +93,14 @@ async def test_adopt_asks_for_a_bound_tenant_and_binds_none(
         ("app_bypass", "BYPASSRLS"),
         ("app_owner", "owner"),
         ("app_wide", "tenantry_scheduler"),
+        ("app_stranger", "no inheriting member"),
+        ("app_heirless", "no inheriting member"),
     ],
 )
 async def test_roles_that_are_not_isolated_are_refused(
     opener: Opener, app_url: Callable[[str], str], tenant: UUID, role: str, why: str
 ) -> None:
-    async with _open(opener, app_url(role)) as connection:
+    async with opener(app_url(role)) as connection:
         for way in (tenancy.bind, tenancy.adopt):
             with pytest.raises(tenancy.UnsafeRoleError, match=why) as refused:
                 await way(connection, tenant)
@@ -157,7 +109,7 @@ async def test_roles_that_are_not_isolated_are_refused(
 
 @pytest.mark.parametrize("wrong", [None, 7, "no uuid", "", b"x", [1]])
 async def test_what_is_no_uuid_is_refused(opener: Opener, app_url: Callable[[str], str], wrong: Any) -> None:
-    async with _open(opener, app_url("app")) as connection:
+    async with opener(app_url("app")) as connection:
         for way in (tenancy.bind, tenancy.adopt):
             with pytest.raises(ValueError, match=r".+"):
                 await way(connection, wrong)
@@ -193,10 +145,11 @@ async def test_psycopg_in_autocommit_is_refused_unless_a_transaction_is_open(
 async def test_sqlalchemy_in_autocommit_is_refused(
     app_url: Callable[[str], str], tenant: UUID, way: Any, sqlalchemy_driver: str
 ) -> None:
-    async with _engine_connection(app_url("app"), sqlalchemy_driver, isolation_level="AUTOCOMMIT") as connection:
+    shape = sqlalchemy_shape(sqlalchemy_driver, isolation_level="AUTOCOMMIT")
+    async with _uncommitted(shape)(app_url("app")) as connection:
         with pytest.raises(tenancy.NoTransactionError):
             await way(connection, tenant)
-    async with _engine_connection(app_url("app"), sqlalchemy_driver) as connection:
+    async with OPENERS[f"sqlalchemy-{sqlalchemy_driver}"](app_url("app")) as connection:
         by_option = await connection.execution_options(isolation_level="AUTOCOMMIT")
         with pytest.raises(tenancy.NoTransactionError):
             await way(by_option, tenant)
@@ -204,7 +157,7 @@ async def test_sqlalchemy_in_autocommit_is_refused(
 
 async def test_binding_ends_with_the_transaction(app_url: Callable[[str], str], tenant: UUID) -> None:
     for name in ("sqlalchemy-asyncpg", "sqlalchemy-psycopg"):
-        async with _open(OPENERS[name], app_url("app")) as connection:
+        async with OPENERS[name](app_url("app")) as connection:
             await tenancy.bind(connection, tenant)
             await connection.commit()
             with pytest.raises(tenancy.TenantMismatchError):
@@ -216,7 +169,7 @@ async def test_binding_ends_with_the_transaction(app_url: Callable[[str], str], 
 async def test_a_savepoint_that_is_rolled_back_takes_its_binding_along(
     app_url: Callable[[str], str], tenant: UUID
 ) -> None:
-    async with _psycopg(app_url("app")) as connection:
+    async with OPENERS["psycopg"](app_url("app")) as connection:
         with pytest.raises(LookupError):  # noqa: PT012 (the savepoint is the statement)
             async with connection.transaction(), connection.transaction():
                 await tenancy.bind(connection, tenant)
@@ -233,9 +186,114 @@ async def test_another_connection_is_a_type_error(tenant: UUID) -> None:
 async def test_serialisation_failures_pass_untouched(
     opener: Opener, app_url: Callable[[str], str], tenant: UUID, sql: Statements, failing: None
 ) -> None:
-    async with _open(opener, app_url("app")) as connection:
+    async with opener(app_url("app")) as connection:
         tx = await tenancy.bind(connection, tenant)
         with pytest.raises(Exception, match="as asked") as raised:
             await tx.fetch_all(sql["raise_state"], state="40001")
         error = getattr(raised.value, "orig", raised.value)
         assert getattr(error, "sqlstate", None) == "40001"
+
+
+async def test_an_aborted_transaction_is_told_as_such(
+    opener: Opener, app_url: Callable[[str], str], tenant: UUID, sql: Statements
+) -> None:
+    async with opener(app_url("app")) as connection:
+        tx = await tenancy.bind(connection, tenant)
+        with pytest.raises(tenancy.StatementFailedError) as refused:
+            await tx.fetch_all(sql["divide"], by=0)
+        assert refused.value.sqlstate == "22012"
+        for way in (tenancy.bind, tenancy.adopt):
+            with pytest.raises(tenancy.TransactionAbortedError):
+                await way(connection, tenant)
+        with pytest.raises(tenancy.TransactionAbortedError):
+            await tx.fetch_all(sql["who"])
+
+
+@pytest.mark.parametrize("name", SHAPES)
+async def test_a_setting_that_names_no_tenant_is_no_reason_to_abort(
+    name: str, app_url: Callable[[str], str], tenant: UUID
+) -> None:
+    async with SHAPES[name](app_url("app")) as caller:
+        await caller.begin()
+        await caller.run("set local tenantry.tenant_id = 'nonsense'")
+        for way in (tenancy.bind, tenancy.adopt):
+            with pytest.raises(tenancy.TenantMismatchError, match="no UUID"):
+                await way(caller.connection, tenant)
+        await caller.run("set local tenantry.tenant_id = ''")
+        await tenancy.bind(caller.connection, tenant)
+
+
+@pytest.fixture
+async def named_by_the_product(superuser: psycopg.AsyncConnection) -> AsyncIterator[None]:
+    """Let the product name its tenants itself, and the engine's processes in their way."""
+    name = (
+        "create or replace function tenantry.current_tenant_id() returns uuid language sql stable parallel safe return"
+    )
+    ours = "nullif(current_setting('tenantry.tenant_id', true), '')"
+    theirs = "nullif(current_setting('shop.tenant', true), '')"
+    await superuser.execute(f"{name} (case when {theirs} <> '' then {theirs} else {ours} end)::uuid".encode())
+    yield
+    await superuser.execute(f"{name} {ours}::uuid".encode())
+
+
+@pytest.mark.parametrize("name", SHAPES)
+async def test_two_tenants_on_one_transaction_are_refused_however_they_are_named(
+    name: str, app_url: Callable[[str], str], tenant: UUID, other_tenant: UUID, named_by_the_product: None
+) -> None:
+    async with SHAPES[name](app_url("app")) as caller:
+        await caller.begin()
+        await caller.run(f"select set_config('shop.tenant', '{tenant}', true)")
+        assert (await tenancy.adopt(caller.connection, tenant)).tenant_id == tenant
+        for way in (tenancy.bind, tenancy.adopt):
+            with pytest.raises(tenancy.TenantMismatchError, match="another tenant"):
+                await way(caller.connection, other_tenant)
+        tx = await tenancy.bind(caller.connection, tenant)
+        await caller.run(f"select set_config('shop.tenant', '{other_tenant}', true)")
+        with pytest.raises(tenancy.TenantMismatchError):
+            await tx.confirm(writes=False)
+
+
+@pytest.mark.parametrize("way", [tenancy.bind, tenancy.adopt])
+async def test_what_was_never_opened_or_is_closed_already_is_refused(
+    app_url: Callable[[str], str], tenant: UUID, way: Any
+) -> None:
+    engine = create_async_engine(sqlalchemy_url(app_url("app"), "psycopg"))
+    with pytest.raises(tenancy.NoTransactionError):
+        await way(engine.connect(), tenant)
+    async with engine.connect() as connection:
+        await connection.close()
+        with pytest.raises(tenancy.NoTransactionError):
+            await way(connection, tenant)
+    session = AsyncSession(engine, close_resets_only=False)
+    await session.close()
+    with pytest.raises(tenancy.NoTransactionError):
+        await way(session, tenant)
+    await engine.dispose()
+    async with asyncpg.create_pool(app_url("app"), min_size=1, max_size=1) as pool:
+        lent = await pool.acquire()
+        with pytest.raises(tenancy.NoTransactionError):
+            await way(lent, tenant)
+        await pool.release(lent)
+        with pytest.raises(tenancy.NoTransactionError):
+            await way(lent, tenant)
+
+
+async def test_a_connection_that_streams_its_own_results_reads_ours_at_once(
+    app_url: Callable[[str], str], tenant: UUID, sql: Statements
+) -> None:
+    async with _uncommitted(STREAMING)(app_url("app")) as connection:
+        tx = await tenancy.bind(connection, tenant)
+        assert await tx.execute(sql["add"], tag="a", run_id=uuid4()) == 1
+        assert [row["tag"] for row in await tx.fetch_all(sql["tags"])] == ["a"]
+
+
+async def test_codecs_of_the_applications_own_change_nothing(
+    app_url: Callable[[str], str], tenant: UUID, sql: Statements
+) -> None:
+    async with OPENERS["asyncpg"](app_url("app")) as connection:
+        for kind in ("json", "jsonb"):
+            await connection.set_type_codec(kind, schema="pg_catalog", encoder=repr, decoder=repr)
+        tx = await tenancy.bind(connection, tenant)
+        types = await tx.fetch_one(sql["types"], items="[1.0]")
+        assert types is not None
+        assert types["items"] == "[1.0]"

@@ -12,6 +12,7 @@ from tenancy import (
     Database,
     DatabaseSettings,
     DatabaseUnavailableError,
+    NoTransactionError,
     RoleTransaction,
     Statements,
     TenantTransaction,
@@ -154,7 +155,7 @@ async def test_one_message_is_all_that_such_a_transaction_sends(
         assert (row["role"], row["tenant"]) == ("tenantry_tenant", str(tenant))
         # Committed already, seen by others while it is still open here.
         assert await _stored(opened, tenant, sql) == ["a"]
-        with pytest.raises(TransactionAbortedError):
+        with pytest.raises(NoTransactionError):
             await tx.fetch_one(sql["who"])
     assert await _stored(opened, tenant, sql) == ["a"]
 
