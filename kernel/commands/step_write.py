@@ -74,7 +74,7 @@ def _is_refused(op: StepOp, answer: StepAnswer) -> bool:
 
 
 async def note_conflicts(refused: Sequence[StepOp], tx: TenantTransaction) -> None:
-    """Leave `step.outcome_conflict` with each stage: nobody else would hear of it, its settle being fenced out.
+    """Leave `step.outcome_conflict` with each stage, once: nobody else would hear of it, its settle being fenced out.
 
     Locks the runs that nobody else holds. A run that is over gets no further event.
     """
@@ -82,12 +82,16 @@ async def note_conflicts(refused: Sequence[StepOp], tx: TenantTransaction) -> No
     (rows,) = await tx.fetch_batch([lock_runs(run_ids, wait=False)])
     runs = {run.run_id: run for run in map(locked_run, rows)}
     stages = await load_stages(tx, list(runs))
+    # A write whose reply was lost is repeated, and is refused as often.
+    rows = await tx.fetch_all(SQL["told"], run_ids=list(runs))
+    known = {(row["run_id"], row["stage_id"], row["step_id"], row["attempt"]) for row in rows}
     changes = Changes()
     drafts = {run_id: RunDraft(run, changes, None, stages[run_id]) for run_id, run in runs.items()}
     for op in refused:
         draft = drafts.get(op.fence.run_id)
         stage = draft.stages.get(op.fence.stage_id) if draft is not None else None
-        if draft is None or stage is None:
+        is_known = (op.fence.run_id, op.fence.stage_id, op.step_id, str(op.values["attempt"])) in known
+        if draft is None or stage is None or is_known:
             continue
         told = {"step_id": op.step_id, "attempt": op.values["attempt"], "status": op.values["status"]}
         annotation = Annotation("step.outcome_conflict", payloads.dump(told), None)

@@ -16,3 +16,12 @@ select
 from tenantry.workflow_steps as step
 where step.tenant_id = :tenant_id::uuid and step.run_id = :run_id::uuid and step.stage_id = :stage_id::text
 order by step.seq, step.step_id
+
+-- name: told
+-- The refused outcomes that these runs' annotations tell of already. Runs whose lock is held.
+select
+  annotation.run_id, annotation.stage_id, annotation.value ->> 'step_id' as step_id,
+  annotation.value ->> 'attempt' as attempt
+from tenantry.workflow_annotations as annotation
+where annotation.tenant_id = :tenant_id::uuid and annotation.run_id = any(:run_ids::uuid[])
+  and annotation.key = 'step.outcome_conflict'

@@ -115,7 +115,14 @@ async def test_a_zombies_outcome_is_recorded_while_nobody_took_its_step_over(mak
     assert len(zombies.calls) == 1
 
 
-async def test_a_zombies_outcome_is_refused_once_another_worker_took_its_step_over(make: Make, look: Look) -> None:
+@pytest.mark.parametrize("replies", ["heard", "lost"])
+async def test_a_zombies_outcome_is_refused_once_another_worker_took_its_step_over(
+    make: Make, look: Look, replies: str
+) -> None:
+    async def around(_ops: Any, write: Any) -> Any:
+        await write()
+        return await write()
+
     zombies = Zombies()
     first = make(zombies.body)
     second = first.second()
@@ -126,8 +133,12 @@ async def test_a_zombies_outcome_is_refused_once_another_worker_took_its_step_ov
     second.clock.advance(minutes=11)
     await second.go()
     assert await run_of(look, run_id) == ("COMPLETED", "result 2")
+    first.around = around if replies == "lost" else None
     zombies.go_on.set()
-    assert (await first.conclude(await performing)).status == "superseded"
+    act = await performing
+    assert (await first.conclude(act)).status == "superseded"
+    if replies == "lost":
+        assert (await first.conclude(act)).status == "superseded"
     step = (await steps_of(look, run_id))["charge"]
     assert (step["status"], step["result"], step["attempt"], step["is_reclaim"]) == ("completed", "result 2", 2, True)
     assert await run_of(look, run_id) == ("COMPLETED", "result 2")
