@@ -41,8 +41,8 @@ from kernel.payloads import dump_typed, pointer_token
 class StageInvocation:
     """One execution of a stage; JSON texts in `input`, `config` (the run's whole config) and `outputs` (by stage id).
 
-    `thread` is set while, and after, a plain function runs: a timeout or cancellation leaves it running, and it is the
-    host that must not reuse its slot before `thread.done()`.
+    `threads` are those of plain functions, the body's and its steps', that have not returned: a timeout or cancellation
+    leaves them running, and it is the host that must not reuse their slots before they are done.
     """
 
     tenant_id: UUID
@@ -57,12 +57,22 @@ class StageInvocation:
     journal: StageJournal = field(default_factory=StageJournal)
     steps: Steps | None = None
     max_output_bytes: int | None = None
-    thread: "Future[object] | None" = None
+    threads: "set[Future[object]]" = field(default_factory=set["Future[object]"])
 
     @property
     def has_running_thread(self) -> bool:
         """Whether a plain function of this execution still occupies a thread."""
-        return self.thread is not None and not self.thread.done()
+        return bool(self.running_threads())
+
+    def running_threads(self) -> "list[Future[object]]":
+        """Return the threads that plain functions of this execution still occupy."""
+        return [thread for thread in list(self.threads) if not thread.done()]
+
+    def note_thread(self, thread: "Future[object]") -> None:
+        """Keep account of a thread until it has returned."""
+        self.threads.add(thread)
+        # Called in that thread: taking one element out is safe there.
+        thread.add_done_callback(self.threads.discard)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +111,7 @@ async def run_stage(invocation: StageInvocation, threads: Executor | None = None
     steps = invocation.steps
     if steps is None:
         return _body_outcome(invocation, await _guarded(invocation, lambda: _call_body(invocation, context, threads)))
-    steps.threads, steps.on_thread = threads, lambda future: setattr(invocation, "thread", future)
+    steps.threads, steps.on_thread = threads, invocation.note_thread
     try:
         result = await _guarded(invocation, lambda: _call_body(invocation, context, threads))
         return await steps.conclude(None if result is _SUSPENDED else _body_outcome(invocation, result))
@@ -233,7 +243,7 @@ def _submit(invocation: StageInvocation, threads: Executor | None, call: Callabl
     future = pool.submit(call)
     if threads is None:
         pool.shutdown(wait=False)
-    invocation.thread = future
+    invocation.note_thread(future)
     return future
 
 

@@ -259,7 +259,7 @@ class Executor:
             body.cancel()
             raise
         finally:
-            self._keep_slot_of(invocation)
+            self._keep_slots_of(invocation)
             if not body.done():
                 self._leave_alone(body)
         return None if not body.done() or body.cancelled() else body.result()
@@ -282,12 +282,8 @@ class Executor:
             return StageFailed("CancelledError: the body cancelled its own task")
         return StageFailed(f"StageAbortedError: the stage was aborted: {execution.abort.reason}")
 
-    def _keep_slot_of(self, invocation: StageInvocation) -> None:
-        """Keep the slot of a thread that outlives its body's task until it returns; what it returns is discarded."""
-        thread = invocation.thread
-        if thread is None or thread.done():
-            return
-        self._abandoned += 1
+    def _keep_slots_of(self, invocation: StageInvocation) -> None:
+        """Keep a slot for each thread that outlives its body's task until it returns; what it returns is discarded."""
         loop = asyncio.get_running_loop()
 
         def returned(_thread: Future[object]) -> None:
@@ -295,7 +291,9 @@ class Executor:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._returned)
 
-        thread.add_done_callback(returned)
+        for thread in invocation.running_threads():
+            self._abandoned += 1
+            thread.add_done_callback(returned)
 
     def _returned(self) -> None:
         self._abandoned -= 1

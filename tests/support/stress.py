@@ -118,6 +118,19 @@ def stubborn(ctx: StageContext, task: Task) -> Task:
     return task
 
 
+@stage("stubborn_steps")
+async def stubborn_steps(ctx: StageContext, task: Task) -> Task:
+    """Three plain functions at once, none of which can be stopped."""
+
+    def hold() -> None:
+        write(ctx, task, "start")
+        time.sleep(task.seconds)
+        write(ctx, task, "end")
+
+    await asyncio.gather(*(ctx.step.run(f"hold-{number}", hold) for number in range(3)))
+    return task
+
+
 @stage("blocking")
 async def blocking(ctx: StageContext, task: Task) -> Task:
     write(ctx, task, "start")
@@ -231,6 +244,7 @@ REGISTRY = Registry(
         workflow("heeding", input=Task).pipe(heeding).build(),
         workflow("deaf", input=Task).pipe(deaf).build(),
         workflow("stubborn", input=Task).pipe(stubborn).build(),
+        workflow("stubborn_steps", input=Task).pipe(stubborn_steps).build(),
         workflow("blocking", input=Task).pipe(blocking).build(),
         workflow("siblings", input=Task).parallel(doomed, heeding).build(),
         workflow("flaky", input=Task).pipe(flaky).build(),

@@ -237,9 +237,9 @@ async def test_a_thread_that_outlives_its_timeout_is_accounted_for(threads: Thre
     assert isinstance(outcome, StageFailed)
     assert "timed out" in outcome.error
     assert started.has_running_thread
-    assert started.thread is not None
+    (thread,) = started.running_threads()
     release.set()
-    await asyncio.wrap_future(started.thread)
+    await asyncio.wrap_future(thread)
     assert not started.has_running_thread
 
 

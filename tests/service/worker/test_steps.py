@@ -11,6 +11,7 @@ from tests.support.arena import Arena
 from tests.support.hosts import running, settings
 from tests.support.proxy import LossyProxy
 from tests.support.stress import RUNGS
+from tests.support.waiting import until
 
 TOTAL = RUNGS * (RUNGS + 1) // 2
 # What the messages with COMMIT carry: the first claim, a claim with the outcome before it, the last outcome's settle.
@@ -82,3 +83,16 @@ async def test_a_database_that_is_away_while_a_replay_reads_its_ledger_costs_no_
         assert await ring.all_over(30) == {"COMPLETED": 2}
         assert proxy.lost == 6
     assert (await ring.events())["stage:retrying"] == 0
+
+
+async def test_each_thread_of_a_step_that_does_not_stop_keeps_a_slot_until_it_returns(ring: Arena) -> None:
+    async with running(settings(ring.urls, abort_grace=timedelta(milliseconds=100))) as host:
+        (run_id,) = await ring.start("stubborn_steps", seconds=3)
+        await ring.noted("start", 3)
+        await ring.cancel(run_id)
+        assert host.executor is not None
+        executor = host.executor
+        await until(lambda: executor.abandoned == 3 and not executor.executions, "the body is abandoned")
+        assert executor.room == executor.concurrency - 3
+        await ring.noted("end", 3)
+        await until(lambda: executor.abandoned == 0, "the slots are free")
