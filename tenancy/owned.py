@@ -220,10 +220,14 @@ class OwnedTransaction(Adapter):
     async def _pipeline(
         self, connection: psycopg.AsyncConnection[Any], calls: Sequence[Call], *, opening: bool, closing: bool
     ) -> list[psycopg.AsyncCursor[Any]]:
+        # What is opened and closed by one message needs neither word: up to its end (Sync) it is one transaction, which an
+        # error rolls back, and set_config's "local" lasts as long.
+        is_whole = opening and closing
         with _hanging_up(connection, REPLY_S if opening or closing else None):
             async with connection.pipeline():
                 if opening:
-                    await connection.execute("begin")
+                    if not is_whole:
+                        await connection.execute("begin")
                     for statement, params in self._opening:
                         await connection.execute(statement.pyformat.encode(), dict(params))
                 cursors: list[psycopg.AsyncCursor[Any]] = []
@@ -231,7 +235,7 @@ class OwnedTransaction(Adapter):
                     cursor = connection.cursor(row_factory=dict_row)
                     await cursor.execute(statement.pyformat.encode(), self._bound(statement, params))
                     cursors.append(cursor)
-                if closing:
+                if closing and not is_whole:
                     await connection.execute("commit")
         return cursors
 

@@ -16,8 +16,8 @@ Carries: TypeAlias = Callable[[bytes], bool]
 # What the messages carry: a tick begins stages, a settle completes one. A failure is settled with a look before the write.
 COMMITS = {
     "tick": lambda data: b"commit" in data and b"stage:started" in data and b"stage:completed" not in data,
-    "settle": lambda data: b"commit" in data and b"stage:completed" in data,
-    "last_settle": lambda data: b"commit" in data and b"workflow:completed" in data,
+    "settle": lambda data: b"settle_expected" in data,
+    "last_settle": lambda data: b"settle_expected" in data and b"workflow:completed" in data,
 }
 LOOK: Carries = lambda data: b"lock_leases" in data  # noqa: E731 - like its neighbours
 FAILURE: Carries = lambda data: b"commit" in data and b"stage:retrying" in data  # noqa: E731

@@ -18,7 +18,7 @@ TOTAL = RUNGS * (RUNGS + 1) // 2
 COMMITS = {
     "claim": lambda data: b"step_ledger" in data and b"claim" in data and b"outcome" not in data,
     "outcome": lambda data: b"step_ledger" in data and b"outcome" in data,
-    "settle": lambda data: b"commit" in data and b"workflow:completed" in data,
+    "settle": lambda data: b"settle_expected" in data and b"workflow:completed" in data,
 }
 
 
