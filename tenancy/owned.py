@@ -220,7 +220,7 @@ class OwnedTransaction(Adapter):
     async def _pipeline(
         self, connection: psycopg.AsyncConnection[Any], calls: Sequence[Call], *, opening: bool, closing: bool
     ) -> list[psycopg.AsyncCursor[Any]]:
-        # What is opened and closed by one message needs neither word: up to its end (Sync) it is one transaction, which an
+        # What one message opens and closes needs neither word: up to its end (Sync) it is one transaction, which an
         # error rolls back, and set_config's "local" lasts as long.
         is_whole = opening and closing
         with _hanging_up(connection, REPLY_S if opening or closing else None):
