@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import suppress
 from typing import Any
 from uuid import UUID
@@ -146,14 +146,20 @@ async def test_a_signal_against_the_timeout_of_its_wait(
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_signals_against_waits_in_any_order(make: Make, look: Look, seed: int) -> None:
-    await Hammer(make, seed).strike(look, rounds=150)
+async def test_signals_against_waits_and_settles_in_both_orders(make: Make, look: Look, seed: int) -> None:
+    await Hammer(make, seed).strike(look, rounds=100)
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", range(100, 110))
 async def test_the_same_for_long(make: Make, look: Look, seed: int) -> None:
-    await Hammer(make, seed).strike(look, rounds=100)
+    """A thousand of each moment."""
+    await Hammer(make, seed).strike(look, rounds=400)
+
+
+# When a run is signalled: at once, as its body asks for the signal, as its stage is settled, and when that is done.
+MOMENTS = ("created", "asking", "settling", "settled")
 
 
 class Hammer:
@@ -167,6 +173,7 @@ class Hammer:
         self.under_way: Counter[UUID] = Counter()
         self.doubled: list[UUID] = []
         self.firsts: dict[UUID, list[str]] = {}
+        self.moments: dict[tuple[UUID, str], asyncio.Event] = defaultdict(asyncio.Event)
 
     async def body(self, ctx: StageContext[Any]) -> Any:
         self.under_way[ctx.run_id] += 1
@@ -174,13 +181,15 @@ class Hammer:
             self.doubled.append(ctx.run_id)
         try:
             await ctx.step.run("before", lambda: self.calls.update([(ctx.run_id, "before")]))
+            self.moments[ctx.run_id, "asking"].set()
             got = await ctx.step.wait_for_signal("approve", timeout="1h", keepalive="1h")
             await ctx.step.run("after", lambda: self.calls.update([(ctx.run_id, "after")]))
             return got
         finally:
             self.under_way[ctx.run_id] -= 1
 
-    async def send(self, run_id: UUID, word: str) -> None:
+    async def send(self, run_id: UUID, moment: str, word: str) -> None:
+        await self.moments[run_id, moment].wait()
         for _ in range(self.rng.randrange(7)):
             await asyncio.sleep(0)
         # The other sender's signal may have ended the run already.
@@ -188,14 +197,15 @@ class Hammer:
             if not (await self.first.signal(run_id, "approve", word)).already_completed:
                 self.firsts[run_id].append(word)
 
-    async def one(self) -> None:
+    async def one(self, moment: str) -> None:
         run_id = await self.first.start()
         self.firsts[run_id] = []
-        await asyncio.gather(self.send(run_id, "left"), self.send(run_id, "right"))
+        self.moments[run_id, "created"].set()
+        await asyncio.gather(self.send(run_id, moment, "left"), self.send(run_id, moment, "right"))
 
     async def send_all(self, rounds: int) -> None:
-        for _ in range(0, rounds, 5):
-            await asyncio.gather(*(self.one() for _ in range(5)))
+        for number in range(0, rounds, len(MOMENTS)):
+            await asyncio.gather(*(self.one(moment) for moment in MOMENTS[: rounds - number]))
 
     async def work(self, hand: Stagehand, sending: "asyncio.Task[None]") -> None:
         idle = 0
@@ -203,7 +213,9 @@ class Hammer:
             jobs = await hand.tick(limit=3)
             idle = 0 if jobs else idle + 1
             for act in [await hand.perform(job) for job in jobs]:
+                self.moments[act.job.run_id, "settling"].set()
                 await hand.conclude(act)
+                self.moments[act.job.run_id, "settled"].set()
 
     async def strike(self, look: Look, rounds: int) -> None:
         sending = asyncio.create_task(self.send_all(rounds))
@@ -217,3 +229,18 @@ class Hammer:
         assert {row["run_id"]: [row["output"]] for row in rows} == self.firsts, "another payload than the first"
         assert self.doubled == []
         assert (set(self.calls.values()), len(self.calls)) == ({1}, 2 * rounds)
+        (orders,) = await look(ORDERS, list(self.firsts))
+        assert min(orders.values()) >= rounds // 20, f"each order has come: {orders}"
+
+
+# How many signals came before their wait, between the wait and the settle that suspends, and after that.
+ORDERS = """
+select
+  count(*) filter (where step.seq is null) as before_the_wait,
+  count(*) filter (where step.seq is not null and signalled.sequence < coalesce(suspended.sequence, 1000)) as before_the_settle,
+  count(*) filter (where signalled.sequence > suspended.sequence) as after_the_settle
+from tenantry.workflow_steps as step
+join tenantry.outbox_events as signalled on signalled.run_id = step.run_id and signalled.type = 'step:signalled'
+left join tenantry.outbox_events as suspended on suspended.run_id = step.run_id and suspended.type = 'stage:suspended'
+where step.step_id = 'approve' and step.run_id = any(%s)
+"""
