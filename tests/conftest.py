@@ -12,7 +12,7 @@ from tenancy import Database, DatabaseSettings
 from tests.support import factories
 from tests.support.environment import Cluster, DatabaseUrls, close_session_cluster, session_cluster
 from tests.support.looking import Look
-from tests.support.pgbouncer import PgBouncer, program
+from tests.support.pgbouncer import PgBouncer, programs, version_of
 from tests.support.postgres import Postgres
 from tests.support.system import missing
 from tests.support.workflows import HandWorker
@@ -20,9 +20,12 @@ from tests.support.workflows import HandWorker
 pytest_plugins = ["tenancy.isolation.plugin"]
 
 
-def pytest_report_header() -> str | None:
-    """Say at the top that the suite goes past PgBouncer, when it must."""
-    return None if program() else "PgBouncer is missing, tests go straight to Postgres: apt-get install pgbouncer"
+def pytest_report_header() -> str:
+    """Say at the top which poolers are tested, and that the suite goes past PgBouncer when it must."""
+    found = ", ".join(f"{'.'.join(map(str, version_of(one)))} ({one})" for one in programs())
+    if not found:
+        return "PgBouncer is missing, tests go straight to Postgres: apt-get install pgbouncer"
+    return f"PgBouncer: {found}"
 
 
 def pytest_unconfigure() -> None:

@@ -1,9 +1,12 @@
 """A throw-away PgBouncer in transaction mode on a free loopback port."""
 
+import os
+import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 
 import psycopg
 
@@ -19,14 +22,39 @@ def program() -> str | None:
     return shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
 
 
+@cache
+def version_of(program: str) -> tuple[int, int]:
+    """Ask a PgBouncer for its version."""
+    told = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"(\d+)\.(\d+)", told)
+    assert found is not None, told
+    return int(found[1]), int(found[2])
+
+
+def programs() -> list[str]:
+    """Find every PgBouncer to test with: the machine's own, and those that TENANTRY_TEST_PGBOUNCERS lists with colons."""
+    listed = os.environ.get("TENANTRY_TEST_PGBOUNCERS", "").split(os.pathsep)
+    return list(dict.fromkeys(found for found in (program(), *listed) if found))
+
+
 class PgBouncer:
     """One pooler in front of one cluster: every database, the given users, trust on loopback, removed by `close`."""
 
-    def __init__(self, postgres: Postgres, *, default_pool_size: int = 20, users: Sequence[str] = ()) -> None:
-        found = program()
+    def __init__(
+        self,
+        postgres: Postgres,
+        *,
+        default_pool_size: int = 20,
+        users: Sequence[str] = (),
+        program_path: str | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        found = program_path or program()
         if found is None:
             missing("PgBouncer", "pgbouncer")
         self._program = found
+        self.version = version_of(found)
+        self._settings = settings or {}
         self._postgres = postgres
         self._pool_size = default_pool_size
         self._users = (SUPERUSER, ADMIN, *LOGINS, *users)
@@ -79,6 +107,7 @@ class PgBouncer:
                 f"default_pool_size = {self._pool_size}",
                 "max_client_conn = 1000",
                 "server_login_retry = 1",
+                *(f"{name} = {value}" for name, value in self._settings.items()),
                 "",
             )
         )
@@ -108,7 +137,8 @@ class PgBouncer:
     def stop(self) -> None:
         """Stop at once: every client loses its connection."""
         if self._process is not None:
-            end(self._process, signal.SIGTERM)
+            # Since 1.23 SIGTERM waits for the clients to leave.
+            end(self._process, signal.SIGTERM if self.version < (1, 23) else signal.SIGQUIT)
             self._process = None
 
     def restart(self) -> None:
