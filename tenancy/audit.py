@@ -83,6 +83,7 @@ CHECKS = (
     Check("rule_as_owner", "error", "Rule that runs with the owner's rights"),
     Check("schema_create", "warning", "Role that may create in an audited schema"),
     Check("tenant_preset", "error", "Role or database that binds a tenant by itself"),
+    Check("statistics_exposed", "warning", "View of statistics from before a fix of the server"),
     Check(SERVER_CODE, "warning", "Server with known holes in row-level security"),
 )
 
@@ -149,7 +150,8 @@ EXEMPTIONS = (
     ),
 )
 
-# Holes in row-level security, and the first minor version of each major without them. A newer major never had them.
+# Holes in row-level security, and the first minor version of each major without them, as the release notes of these
+# versions and the CVE records say. A newer major never had them.
 SERVER_HOLES: Mapping[str, Mapping[int, int]] = {
     "CVE-2023-2455 (policies ignore a change of role after inlining)": {15: 3, 14: 8, 13: 11},
     "CVE-2023-39418 (MERGE skips policies)": {15: 4},
@@ -162,11 +164,15 @@ SERVER_HOLES: Mapping[str, Mapping[int, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is audited: these roles, against the tables of these schemas, in which this column names the tenant."""
+    """What is audited: these roles, against the tables of these schemas, in which this column names the tenant.
+
+    `surrogates_accepted`: a key without the tenant is fine where it is one made-up value (uuid, identity, serial).
+    """
 
     roles: tuple[str, ...] = (*OWN_LOGINS, *OWN_ROLES[1:])
     schemas: tuple[str, ...] = ("tenantry",)
     tenant_column: str = "tenant_id"
+    surrogates_accepted: bool = False
 
 
 async def audit(tx: RoleTransaction, scope: Scope) -> list[Finding]:
@@ -182,6 +188,7 @@ async def audit(tx: RoleTransaction, scope: Scope) -> list[Finding]:
         "audited": audited,
         "schemas": schemas,
         "tenant_column": scope.tenant_column,
+        "surrogates_accepted": scope.surrogates_accepted,
         "intended": list(INTENDED),
         "own_roles": [*OWN_ROLES, *OWN_LOGINS],
         "roles": [row["role"] for row in await tx.fetch_all(SQL["reachable_roles"], audited=audited)],

@@ -595,6 +595,7 @@ order by 1
 -- name: key_without_tenant
 -- role: tenantry_owner
 -- A key over all tenants tells each of the others' values, and makes an upsert meet a row that it may not see.
+-- Surrogate keys, made-up values of uuid, identity or serial columns, are left out where the caller accepts them.
 select
   format('%I.%I: %s %I', namespace.nspname, relation.relname,
     case when index.indisprimary then 'primary key' else 'unique' end, index_relation.relname) as object,
@@ -617,6 +618,27 @@ where relation.oid = any(:tables::oid[])
   )
   -- A partition's index is its parent's.
   and not exists (select from pg_catalog.pg_inherits as inheritance where inheritance.inhrelid = index.indexrelid)
+  -- A surrogate has no meaning that a tenant could ask for: its values are made up, one by one.
+  and not (
+    :surrogates_accepted::boolean
+    and index.indisunique
+    and index.indnkeyatts = 1
+    and exists (
+      select
+      from pg_catalog.pg_attribute as surrogate
+      left join pg_catalog.pg_attrdef as made on made.adrelid = surrogate.attrelid and made.adnum = surrogate.attnum
+      where surrogate.attrelid = relation.oid
+        and surrogate.attnum = index.indkey[0]
+        and (
+          surrogate.atttypid = 'pg_catalog.uuid'::regtype
+          or surrogate.attidentity <> ''
+          or (
+            surrogate.atttypid in ('int2'::regtype, 'int4'::regtype, 'int8'::regtype)
+            and pg_get_expr(made.adbin, made.adrelid) like 'nextval(%'
+          )
+        )
+    )
+  )
 order by 1
 
 -- name: foreign_key_without_tenant
@@ -902,4 +924,20 @@ left join pg_catalog.pg_roles as who on who.oid = setting.setrole
 where setting.setdatabase in (0, (select here.oid from pg_catalog.pg_database as here where here.datname = current_database()))
   and (setting.setrole = 0 or who.rolname = any(:roles::text[]))
   and exists (select from unnest(setting.setconfig) as item (text) where lower(item.text) like 'tenantry.tenant\_id=_%')
+order by 1
+
+-- name: statistics_exposed
+-- role: tenantry_owner
+-- CVE-2024-4317 is closed in a cluster that was made by a fixed version; one that was only updated keeps its old views.
+select
+  format('%I.%I', namespace.nspname, relation.relname) as object,
+  null::text as role,
+  'shows statistics of other owners'' tables, most common values included (CVE-2024-4317): updating the server left the view'
+    ' as it was' as reason,
+  'run fix-CVE-2024-4317.sql from the server''s share directory, as the release notes of 16.3, 15.7 and 14.12 say' as fix
+from pg_catalog.pg_class as relation
+join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
+where namespace.nspname = 'pg_catalog'
+  and relation.relname in ('pg_stats_ext', 'pg_stats_ext_exprs')
+  and pg_get_viewdef(relation.oid) not like '%pg_has_role(c.relowner%'
 order by 1

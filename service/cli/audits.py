@@ -44,6 +44,13 @@ Schemas = Annotated[
     list[str] | None, typer.Option("--schema", help="A schema to audit; may be repeated. By default Tenantry's own.")
 ]
 Column = Annotated[str, typer.Option("--tenant-column", help="The column that says whose a row is.")]
+Surrogates = Annotated[
+    bool,
+    typer.Option(
+        "--accept-surrogate-keys",
+        help="Accept primary and unique keys without the tenant that are one uuid, identity or serial column.",
+    ),
+]
 
 
 def audit(  # noqa: PLR0913 - one parameter an option
@@ -52,6 +59,7 @@ def audit(  # noqa: PLR0913 - one parameter an option
     roles: Roles = None,
     schemas: Schemas = None,
     tenant_column: Column = DEFAULT.tenant_column,
+    accept_surrogate_keys: Surrogates = False,
     form: Annotated[Format | None, typer.Option("--format", help="How findings are printed.")] = None,
     json: Json = False,
 ) -> None:
@@ -62,7 +70,9 @@ def audit(  # noqa: PLR0913 - one parameter an option
     if json and form not in (None, Format.JSON):
         raise typer.BadParameter(f"--json and --format {form} cannot both be", param_hint="--format")
     url = _url(database_url)
-    scope = Scope(tuple(roles or DEFAULT.roles), tuple(schemas or DEFAULT.schemas), tenant_column)
+    scope = Scope(
+        tuple(roles or DEFAULT.roles), tuple(schemas or DEFAULT.schemas), tenant_column, accept_surrogate_keys
+    )
     try:
         findings = asyncio.run(_find(url, scope))
     except (psycopg.Error, StatementFailedError) as error:

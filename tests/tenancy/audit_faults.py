@@ -237,6 +237,11 @@ FAULTS = {
     "preset-tenant": Fault(
         "alter role shop_app set tenantry.tenant_id = '00000000-0000-0000-0000-000000000001'", "tenant_preset", "shop_app"
     ),
+    "old-view-of-statistics": Fault(
+        "set local allow_system_table_mods = on; do $$ begin execute 'create or replace view pg_catalog.pg_stats_ext_exprs as '"
+        " || replace(pg_get_viewdef('pg_stats_ext_exprs'::regclass), 'pg_has_role(c.relowner, ''USAGE''::text)', 'true'); end $$",
+        "statistics_exposed", "pg_catalog.pg_stats_ext_exprs", "CVE-2024-4317",
+    ),
     # Tenantry's own schema, where some of this is meant, but no more than is listed.
     "worker-inherits": Fault(
         "alter role tenantry_worker inherit", "role_membership", "tenantry_worker", "inherits", OF_TENANTRY, until=15

@@ -172,6 +172,19 @@ def test_another_tenant_column(leaky: str, tenantry: CommandLine) -> None:
     assert ("tenant_column_missing", "shop.orders") in {(one["code"], one["object"]) for one in answer.json}
 
 
+def test_surrogate_keys_are_accepted_when_asked(leaky: str, tenantry: CommandLine) -> None:
+    with psycopg.connect(leaky, autocommit=True) as connection:
+        connection.execute(MENDED)
+        connection.execute("alter table shop.orders add unique (id)")
+    scope = ("--schema", "shop", "--role", "tenantry_api", "--json")
+    refused = tenantry("db", "audit", *scope, DIRECT_DATABASE_URL=leaky)
+    assert (refused.status, [one["code"] for one in refused.json if one["level"] == "error"]) == (
+        1,
+        ["key_without_tenant"],
+    )
+    assert tenantry("db", "audit", *scope, "--accept-surrogate-keys", DIRECT_DATABASE_URL=leaky).status == 0
+
+
 def test_sarif_has_the_required_structure(leaky: str, tenantry: CommandLine) -> None:
     answer = tenantry("db", "audit", "--schema", "shop", "--format", "sarif", DIRECT_DATABASE_URL=leaky)
     assert (answer.status, answer.err) == (1, "")
