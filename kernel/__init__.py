@@ -18,6 +18,7 @@ from kernel.commands.run_create import RunCreate, RunCreated, admission_call
 from kernel.commands.run_list_versions import RunListVersions, VersionsListed, WorkflowVersion
 from kernel.commands.run_purge import RunPurge, RunsPurged
 from kernel.commands.run_reap_stuck import RunReapStuck, StuckReaped
+from kernel.commands.run_redrive import RunRedrive, RunRedriven
 from kernel.commands.run_transition import RunTransition, RunTransitioned
 from kernel.commands.stage_poll_suspended import StagePollSuspended, SuspendedPolled
 from kernel.commands.step_signal import StepSignal, StepSignalled
@@ -170,6 +171,8 @@ __all__ = [
     "RunNotTerminalError",
     "RunPurge",
     "RunReapStuck",
+    "RunRedrive",
+    "RunRedriven",
     "RunStatus",
     "RunTransition",
     "RunTransitioned",

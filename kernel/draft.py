@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from kernel.changes import Changes
-from kernel.definition.workflow import PlacedStage, Workflow
+from kernel.definition.workflow import Place, PlacedStage, Workflow
 from kernel.events import EventType
 from kernel.execution.journal import Annotation
 from kernel.fence import Fence
@@ -77,11 +77,16 @@ class RunDraft:
         )
 
     def start(self) -> None:
-        """Move the run from PENDING to RUNNING."""
+        """Move the run from PENDING, or from its end, to RUNNING; what it had ended with is cleared."""
         self.run.status = RunStatus.RUNNING
         row = self._touch()
         row["status"], row["version"], row["started_at"] = RunStatus.RUNNING, self.run.version, self.now
-        self.emit(EventType.WORKFLOW_STARTED, workflow=self.run.workflow_id, definition_version=self.run.version)
+        self.emit(
+            EventType.WORKFLOW_STARTED,
+            workflow=self.run.workflow_id,
+            definition_version=self.run.version,
+            redrive_count=self.run.redrive_count,
+        )
 
     def finish(
         self,
@@ -149,20 +154,19 @@ class RunDraft:
             if leases.take():
                 self._create_leased(placed, leases.worker_id)
             else:
-                self._create_stage(placed, StageStatus.PENDING, attempt=0)
-                self._create_job(placed, status=JobStatus.PENDING, ready=True)
+                self.create_stage(placed)
+                self.enqueue(placed)
 
     def _create_leased(self, placed: PlacedStage, worker_id: str) -> None:
         begun = placed.stage.when is None
-        status = StageStatus.RUNNING if begun else StageStatus.PENDING
-        self._create_stage(placed, status, attempt=1 if begun else 0)
+        attempt = self.create_stage(placed, begun=begun).attempt
         self._create_job(
             placed, status=JobStatus.RUNNING, ready=False, attempt=1, worker_id=worker_id, started_at=self.now
         )
         if begun:
-            self.emit(EventType.STAGE_STARTED, stage_id=placed.stage.id, attempt=1)
+            self.emit(EventType.STAGE_STARTED, stage_id=placed.stage.id, attempt=attempt)
         fence = Fence(self.run.run_id, placed.stage.id, 1, self.now)
-        self.lease(placed, fence, attempt=1 if begun else 0, begun=begun)
+        self.lease(placed, fence, attempt=attempt, begun=begun)
 
     def lease(self, placed: PlacedStage, fence: Fence, *, attempt: int, begun: bool, wait_ms: int = 0) -> None:
         """Note a job as leased, with what its body is given."""
@@ -190,48 +194,57 @@ class RunDraft:
             )
         )
 
-    def _create_stage(self, placed: PlacedStage, status: StageStatus, *, attempt: int) -> None:
-        started_at = self.now if status is StageStatus.RUNNING else None
+    def create_stage(self, place: Place, *, begun: bool = False) -> StageRow:
+        """Create a stage, PENDING or begun at once; it counts on where an earlier row of this run's stage stopped."""
+        status = StageStatus.RUNNING if begun else StageStatus.PENDING
+        attempt = self.run.former_attempts.get(place.stage_id, 0) + begun
         self.changes.insert_stages.append(
             {
                 "run_id": self.run.run_id,
-                "stage_id": placed.stage.id,
-                "group_number": placed.group,
-                "number": placed.number,
+                "stage_id": place.stage_id,
+                "group_number": place.group,
+                "number": place.number,
                 "status": status,
                 "attempt": attempt,
-                "max_attempts": placed.stage.max_attempts,
-                "started_at": started_at,
+                "max_attempts": place.max_attempts,
+                "generation": self.run.redrive_count,
+                "started_at": self.now if begun else None,
                 "now": self.now,
             }
         )
-        self.stages[placed.stage.id] = StageRow(
-            stage_id=placed.stage.id,
-            group=placed.group,
-            number=placed.number,
+        stage = self.stages[place.stage_id] = StageRow(
+            stage_id=place.stage_id,
+            group=place.group,
+            number=place.number,
             status=status,
             attempt=attempt,
             announced_attempt=attempt,
-            max_attempts=placed.stage.max_attempts,
+            max_attempts=place.max_attempts,
+            generation=self.run.redrive_count,
         )
+        return stage
 
-    def _create_job(self, placed: PlacedStage, **values: object) -> None:
+    def enqueue(self, place: Place) -> None:
+        """Give a PENDING stage a job that is due now."""
+        self._create_job(place, status=JobStatus.PENDING, ready=True)
+
+    def _create_job(self, place: Place, **values: object) -> None:
         self.changes.insert_jobs.append(
             {
                 "run_id": self.run.run_id,
-                "stage_id": placed.stage.id,
+                "stage_id": place.stage_id,
                 "workflow_id": self.run.workflow_id,
                 "version": self.run.version,
                 "rank": self.now - self.run.priority * RANK_PER_PRIORITY,
                 "available_at": self.now,
                 "attempt": 0,
-                "max_attempts": placed.stage.max_attempts,
+                "max_attempts": place.max_attempts,
                 "traceparent": self.run.traceparent,
                 "priority": self.run.priority,
                 **values,
             }
         )
-        self.stages[placed.stage.id].job_status = JobStatus(str(values["status"]))
+        self.stages[place.stage_id].job_status = JobStatus(str(values["status"]))
 
     # -- a stage under its job's fence
     # ----------------------------------------------------------------------------------
@@ -322,10 +335,6 @@ class RunDraft:
                     EventType.STAGE_FAILED, stage_id=stage.stage_id, attempt=stage.attempt, code=code, error=error
                 )
         self.finish(RunStatus.FAILED, error={"code": code, "message": error, "stage_id": None})
-
-    def requeue(self, placed: PlacedStage) -> None:
-        """Give a PENDING stage that has lost its job a new one."""
-        self._create_job(placed, status=JobStatus.PENDING, ready=True)
 
     def annotate(self, stage: StageRow, annotations: Iterable[Annotation], *, is_news: bool = True) -> None:
         """Keep the annotations that a body made, each with its event if it is news."""

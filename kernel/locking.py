@@ -6,7 +6,7 @@ statements.
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -25,7 +25,10 @@ RUN_COLUMNS = (
 
 @dataclass(slots=True)
 class LockedRun:
-    """A run whose row this transaction has locked; `now` is the database's clock when it was read."""
+    """A run whose row this transaction has locked; `now` is the database's clock when it was read.
+
+    `former_attempts` holds, once they were recalled, how often stages had begun whose rows a redrive removed.
+    """
 
     run_id: UUID
     workflow_id: str
@@ -38,6 +41,7 @@ class LockedRun:
     tracestate: str | None
     updated_at: datetime
     now: datetime
+    former_attempts: dict[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(slots=True)
@@ -129,6 +133,15 @@ async def load_stages(tx: TenantTransaction, run_ids: Sequence[UUID]) -> dict[UU
         for row in await tx.fetch_all(SQL["stages_of_runs"], run_ids=sorted(set(run_ids))):
             stages[row["run_id"]][row["stage_id"]] = _stage_row(row)
     return stages
+
+
+async def recall_attempts(tx: TenantTransaction, runs: Iterable[LockedRun]) -> None:
+    """Fill in the former attempts of locked runs that were redriven, before a stage of theirs is created again."""
+    redriven = {run.run_id: run for run in runs if run.redrive_count}
+    if not redriven:
+        return
+    for row in await tx.fetch_all(SQL["former_attempts"], run_ids=sorted(redriven)):
+        redriven[row["run_id"]].former_attempts = json.loads(row["former_attempts"])
 
 
 async def existing_runs(tx: TenantTransaction, run_ids: Sequence[UUID]) -> set[UUID]:

@@ -56,3 +56,9 @@ order by stage.run_id, stage.number
 select run.run_id, run.input::text as input, run.config::text as config, tenantry.now() as now
 from tenantry.workflow_runs as run
 where run.tenant_id = :tenant_id::uuid and run.run_id = any(:run_ids::uuid[])
+
+-- name: former_attempts
+-- How often the stages of redriven runs had begun whose rows are gone: those that are created again count on from there.
+select run.run_id, run.former_attempts::text as former_attempts
+from tenantry.workflow_runs as run
+where run.tenant_id = :tenant_id::uuid and run.run_id = any(:run_ids::uuid[]) and run.former_attempts is not null

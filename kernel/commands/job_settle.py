@@ -30,7 +30,7 @@ from kernel.execution.outcome import (
 )
 from kernel.fencing import Fenced, Hold, lock_fenced
 from kernel.jobs import LeasedJob
-from kernel.locking import StageRow, load_stages
+from kernel.locking import StageRow, load_stages, recall_attempts
 from kernel.states import JobStatus, RunStatus, StageStatus
 from kernel.suspension import suspend
 from tenancy import Row, TenantTransaction, load_sql
@@ -127,6 +127,7 @@ async def job_settle(command: JobSettle, tx: TenantTransaction, scope: Scope) ->
     unrecorded = {op.fence for op, answer in zip(steps, recorded, strict=True) if answer.verdict == "busy"}
     fenced = await lock_fenced(tx, [item.job.fence for item in command.settlements], wait=command.wait)
     fenced.holds.update((fence, Hold.BUSY) for fence in unrecorded)
+    await recall_attempts(tx, fenced.runs.values())
     leases = LeaseBudget(command.worker_id, command.lease_ahead)
     waited = await _waited_steps(command, tx)
     batch = SettleBatch(fenced, await load_stages(tx, _runs_to_read(command, fenced)), leases, waited)

@@ -50,7 +50,10 @@ class JobSettleExpected(Command[SettledAsExpected]):
 
 
 def is_expectable(settlements: Sequence[Settlement]) -> bool:
-    """Whether the settles can be decided without a look: completed stages, each alone in its group and in its run."""
+    """Whether the settles can be decided without a look: completed stages, each alone in its group and in its run.
+
+    Stages of redriven runs count on from attempts that only a look can tell.
+    """
     runs = {item.job.run_id for item in settlements}
     return len(runs) == len(settlements) and all(_is_plain(item) for item in settlements)
 
@@ -58,7 +61,10 @@ def is_expectable(settlements: Sequence[Settlement]) -> bool:
 def _is_plain(item: Settlement) -> bool:
     job = item.job
     return (
-        isinstance(item.outcome, StageCompleted) and job.begun and len(job.workflow.groups[job.placed.group - 1]) == 1
+        isinstance(item.outcome, StageCompleted)
+        and job.begun
+        and not job.redrive_count
+        and len(job.workflow.groups[job.placed.group - 1]) == 1
     )
 
 

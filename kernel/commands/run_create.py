@@ -29,13 +29,13 @@ from kernel.errors import (
     UnknownVersionError,
     UnknownWorkflowError,
 )
+from kernel.idempotency import key_faults
 from kernel.states import RunStatus
 from tenancy import Call, Row, TenantTransaction, load_sql
 
 SQL = load_sql(__file__)
 MAX_TAGS = 20
 MAX_TAG_LENGTH = 64
-MAX_KEY_LENGTH = 255
 # No limit is larger, so an unlimited figure beside a limited one is counted to here at most.
 UNLIMITED = 2**31 - 1
 
@@ -161,12 +161,7 @@ def _check_options(command: RunCreate) -> list[FieldError]:
         faults.append(FieldError("/priority", "out_of_range", "must be a whole number from 0 to 9"))
     if command.run_at is not None and command.run_at.utcoffset() is None:
         faults.append(FieldError("/run_at", "naive_datetime", "must carry an offset from UTC"))
-    key = command.idempotency_key
-    if key is not None and (not 1 <= len(key) <= MAX_KEY_LENGTH or payloads.clean_text(key, 4096) != key):
-        faults.append(
-            FieldError("/idempotency_key", "invalid_key", f"must have 1 to {MAX_KEY_LENGTH} storable characters")
-        )
-    return faults
+    return [*faults, *key_faults(command.idempotency_key)]
 
 
 def _check_tags(tags: Sequence[str]) -> list[FieldError]:

@@ -10,7 +10,7 @@ from kernel.changes import Changes
 from kernel.command import Command, KernelLimits, Scope, handles
 from kernel.definition.workflow import Workflow
 from kernel.draft import NO_LEASES, RunDraft
-from kernel.locking import LockedRun, StageRow, load_stages, lock_runs, locked_run
+from kernel.locking import LockedRun, StageRow, load_stages, lock_runs, locked_run, recall_attempts
 from kernel.states import TERMINAL_STAGE_STATUSES, JobStatus, RunStatus, StageStatus
 from tenancy import TenantTransaction, load_sql
 
@@ -53,6 +53,7 @@ async def run_reap_stuck(command: RunReapStuck, tx: TenantTransaction, scope: Sc
     (rows,) = await tx.fetch_batch([lock_runs(suspects, wait=False)])
     runs = [locked_run(row) for row in rows]
     stages = await load_stages(tx, [run.run_id for run in runs])
+    await recall_attempts(tx, runs)
     changes = Changes()
     actions = [_reap(run, stages[run.run_id], changes, scope) for run in runs]
     await changes.write(tx)
@@ -103,5 +104,5 @@ def _requeue(draft: RunDraft, workflow: Workflow, stages: Mapping[str, StageRow]
         return False
     for one in placed:
         if one is not None:
-            draft.requeue(one)
+            draft.enqueue(one)
     return True

@@ -8,7 +8,7 @@ from kernel.changes import Changes
 from kernel.command import Command, Scope, handles
 from kernel.draft import NO_LEASES, RunDraft
 from kernel.errors import RunNotFoundError
-from kernel.locking import load_stages, lock_run
+from kernel.locking import load_stages, lock_run, recall_attempts
 from kernel.states import RunStatus
 from kernel.transition import Action
 from tenancy import TenantTransaction
@@ -46,6 +46,7 @@ async def run_transition(command: RunTransition, tx: TenantTransaction, scope: S
     if run.status is not RunStatus.RUNNING or workflow is None:
         return RunTransitioned("noop")
     stages = (await load_stages(tx, [run.run_id]))[run.run_id]
+    await recall_attempts(tx, [run])
     outputs = {stage.stage_id: stage.output for stage in stages.values() if stage.output is not None}
     draft = RunDraft(run, Changes(), workflow, stages, outputs)
     decision = draft.advance(NO_LEASES)

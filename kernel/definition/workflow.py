@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Protocol, cast
 
 from kernel.definition.annotations import defining_frame
 from kernel.definition.schema import Adapter, JsonSchema, input_schema, make_adapter, parse
@@ -31,6 +31,40 @@ class PlacedStage:
     stage: AnyStage
     group: int
     number: int
+
+    @property
+    def stage_id(self) -> str:
+        """The id of the stage."""
+        return self.stage.id
+
+    @property
+    def max_attempts(self) -> int:
+        """How many attempts the stage has within a generation."""
+        return self.stage.max_attempts
+
+
+class Place(Protocol):
+    """Where a stage stands in a definition, be it served here or only stored."""
+
+    @property
+    def stage_id(self) -> str:
+        """The id of the stage."""
+        ...
+
+    @property
+    def group(self) -> int:
+        """The 1-based execution group."""
+        ...
+
+    @property
+    def number(self) -> int:
+        """The 1-based number over all groups."""
+        ...
+
+    @property
+    def max_attempts(self) -> int:
+        """How many attempts the stage has within a generation."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -52,10 +52,23 @@ async def run_list(tx: TenantTransaction, wanted: RunFilter, *, limit: int, befo
 async def active_run_ids(tx: TenantTransaction, wanted: RunFilter, *, limit: int, before: UUID = NEWEST) -> list[UUID]:
     """Return the ids of up to `limit` runs of the filter that are not over, newest first."""
     statuses = (wanted.statuses or frozenset(RunStatus)) - TERMINAL_RUN_STATUSES
+    return await _ids(tx, "open_ids", wanted, statuses, limit=limit, before=before)
+
+
+async def over_run_ids(tx: TenantTransaction, wanted: RunFilter, *, limit: int, before: UUID = NEWEST) -> list[UUID]:
+    """Return the ids of up to `limit` runs of the filter that are over, newest first."""
+    statuses = (wanted.statuses or frozenset(RunStatus)) & TERMINAL_RUN_STATUSES
+    section = "ids" if RunStatus.COMPLETED in statuses else "open_ids"
+    return await _ids(tx, section, wanted, statuses, limit=limit, before=before)
+
+
+async def _ids(  # noqa: PLR0913 - a page of a filter
+    tx: TenantTransaction, section: str, wanted: RunFilter, statuses: frozenset[RunStatus], *, limit: int, before: UUID
+) -> list[UUID]:
     if not statuses:
         return []
     rows = await tx.fetch_all(
-        SQL["active_ids"],
+        SQL[section],
         **wanted.parameters(),
         statuses=sorted(statuses),
         tags=sorted(set(wanted.tags)),

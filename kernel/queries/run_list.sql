@@ -85,11 +85,33 @@ where marked.tenant_id = :tenant_id::uuid and marked.tag = :tag::text and marked
 order by marked.run_id desc
 limit :limit::int
 
--- name: active_ids
--- The ids of runs that are not over, newest first: what a bulk cancel would end.
+-- name: open_ids
+-- The ids of runs of these statuses, COMPLETED not among them, newest first: what a request on many runs is about.
 select run.run_id
 from tenantry.workflow_runs as run
 where run.tenant_id = :tenant_id::uuid and run.status = any(:statuses::text[]) and run.status <> 'COMPLETED'
+  and run.run_id < :before::uuid
+  and run.run_id >= tenantry.uuid7_floor(:created_after::timestamptz - interval '1 hour')
+  and run.run_id < tenantry.uuid7_floor(:created_before::timestamptz + interval '1 hour')
+  and run.created_at > :created_after::timestamptz and run.created_at < :created_before::timestamptz
+  and (:workflow_id::text is null or run.workflow_id = :workflow_id::text)
+  and not exists (
+    select
+    from unnest(:tags::text[]) as wanted (tag)
+    where not exists (
+      select
+      from tenantry.workflow_run_tags as tagged
+      where tagged.tenant_id = :tenant_id::uuid and tagged.tag = wanted.tag and tagged.run_id = run.run_id
+    )
+  )
+order by run.run_id desc
+limit :limit::int
+
+-- name: ids
+-- The same for all statuses, by the primary key.
+select run.run_id
+from tenantry.workflow_runs as run
+where run.tenant_id = :tenant_id::uuid and run.status = any(:statuses::text[])
   and run.run_id < :before::uuid
   and run.run_id >= tenantry.uuid7_floor(:created_after::timestamptz - interval '1 hour')
   and run.run_id < tenantry.uuid7_floor(:created_before::timestamptz + interval '1 hour')

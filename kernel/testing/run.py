@@ -11,6 +11,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from kernel.command import Command
 from kernel.commands.run_cancel import RunCancel, RunCancelled
+from kernel.commands.run_redrive import RunRedrive, RunRedriven
 from kernel.commands.step_signal import StepSignal, StepSignalled
 from kernel.commands.step_write import read_steps
 from kernel.errors import RunNotFoundError
@@ -18,6 +19,7 @@ from kernel.execution.ledger import StepKind, StepRow, StepStatus
 from kernel.queries.run_events import run_events
 from kernel.queries.run_get import RunView, StageView, run_get
 from kernel.queries.run_logs import run_logs
+from kernel.redriving import RedriveKind
 from kernel.states import RunStatus
 from kernel.testing.script import StepName
 from kernel.testing.session import RunOutcome, Session
@@ -108,6 +110,20 @@ class HarnessRun:
         cancelled = await self._dispatch(RunCancel(self.run_id, reason))
         self._session.abort(self.run_id)
         return cancelled
+
+    async def redrive(
+        self,
+        kind: RedriveKind = "last_failure",
+        stage_id: str | None = None,
+        *,
+        definition_version: str | None = None,
+    ) -> RunRedriven:
+        """Let a run that is over go on; `go` then carries on with it.
+
+        Raises:
+            RunNotTerminalError, UnknownStageError, UnknownVersionError, InvalidRequestError: as `RunRedrive` says.
+        """
+        return await self._dispatch(RunRedrive(self.run_id, kind, stage_id, definition_version))
 
     async def _dispatch(self, command: Command[T]) -> T:
         async with self._session.transaction() as tx:

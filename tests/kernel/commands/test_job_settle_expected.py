@@ -195,6 +195,7 @@ async def test_what_needs_a_look_is_not_expectable(hand: HandWorker) -> None:
     assert not is_expectable([Settlement(chain, StageFailed("no"))])
     assert not is_expectable([Settlement(chain, DONE), Settlement(chain, DONE)])
     assert not is_expectable([Settlement(replace(chain, begun=False), DONE)])
+    assert not is_expectable([Settlement(replace(chain, redrive_count=1), DONE)])
     for fanned in (job for job in jobs if job.workflow.id == "fan"):
         assert not is_expectable([Settlement(fanned, DONE)])
 
