@@ -16,7 +16,18 @@ from litestar.response import Response
 from litestar.types import Message, Scope
 
 from kernel import Kernel, KernelLimits, Registry
-from service.http import api_keys, documents, operator, probe_routes, run_history, run_steps, runs, tenant, workflows
+from service.http import (
+    api_keys,
+    documents,
+    operator,
+    probe_routes,
+    redrives,
+    run_history,
+    run_steps,
+    runs,
+    tenant,
+    workflows,
+)
 from service.http.metrics import HttpMetrics
 from service.http.openapi import build_document, render_page
 from service.http.routing import Api
@@ -92,7 +103,7 @@ def _build_api(settings: Settings, registry: Registry, work_due: Callable[[uuid.
 
 
 def _all_routes(*, has_operator: bool) -> tuple[HTTPRouteHandler, ...]:
-    of_runs = (*runs.ROUTES, *run_history.ROUTES, *run_steps.ROUTES)
+    of_runs = (*runs.ROUTES, *run_history.ROUTES, *run_steps.ROUTES, *redrives.ROUTES)
     tenants = (*of_runs, *workflows.ROUTES, *tenant.ROUTES, *api_keys.ROUTES)
     return (*tenants, *(operator.ROUTES if has_operator else ()), *probe_routes.ROUTES, *documents.ROUTES)
 

@@ -53,7 +53,7 @@ class ApiClient:
     """An async context manager that speaks for one API key. Paths begin with a slash.
 
     A request whose connection breaks is sent again, up to five times in all, so every request made here must bear it:
-    reads do, a cancel and a signal do, and a start carries an idempotency key.
+    reads do, a cancel and a signal do, a start and a redrive carry an idempotency key.
     """
 
     def __init__(self, url: str, key: str) -> None:
@@ -111,6 +111,11 @@ class ApiClient:
         """Start a run; without a key of the caller's it gets one, so that a broken connection starts it once only."""
         started: dict[str, Any] = await self.post("/v1/runs", body, idempotency_key or str(uuid4()))
         return started
+
+    async def redrive_run(self, run_id: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Redrive a run, under a key of its own: a request that is sent again does it once only."""
+        redriven: dict[str, Any] = await self.post(f"/v1/runs/{run_id}/redrive", body, str(uuid4()))
+        return redriven
 
     async def get_run(self, run_id: str) -> dict[str, Any]:
         """Return the run with its stages."""

@@ -15,7 +15,7 @@ from service.cli.output import Json, print_fields, print_json, print_table, tell
 from service.cli.watching import watch_run
 
 T = TypeVar("T")
-app = typer.Typer(help="Runs: start, list, show, watch, signal, cancel.", no_args_is_help=True)
+app = typer.Typer(help="Runs: start, list, show, watch, signal, cancel, redrive.", no_args_is_help=True)
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
 NOT_FOUND = 404
 STEPS_SHOWN = 50
@@ -126,6 +126,27 @@ def cancel(
     run_id = _run_id(run)
     body = {} if reason is None else {"reason": reason}
     _show(_ask(lambda client: client.post(f"/v1/runs/{run_id}/cancel", body)), json=json)
+
+
+@app.command("redrive")
+def redrive(
+    run: RunId,
+    *,
+    start: Annotated[
+        str, typer.Option("--from", metavar="last_failure|start|STAGE", help="Where it goes on.")
+    ] = "last_failure",
+    definition_version: Annotated[
+        str | None, typer.Option(help="Another version of the workflow; `latest` is the one that new runs get.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Let a run that is over go on: what it has done stays, unless it goes on from its start."""
+    run_id = _run_id(run)
+    where = {"kind": start} if start in {"last_failure", "start"} else {"kind": "stage", "stage_id": start}
+    body: dict[str, Any] = {"from": where}
+    if definition_version is not None:
+        body["definition_version"] = definition_version
+    _show(_ask(lambda client: client.redrive_run(run_id, body)), json=json)
 
 
 @app.command("signal")

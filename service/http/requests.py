@@ -73,6 +73,33 @@ class BulkCancelBody(Body):
     dry_run: bool = False
 
 
+class RedriveFromBody(Body):
+    """Where a run goes on: where it ended, at its start, or at a stage, which `stage_id` names then and only then."""
+
+    kind: Literal["last_failure", "start", "stage"]
+    stage_id: Annotated[str, Field(min_length=1, max_length=255, examples=["charge"])] | None = None
+
+
+class RunRedriveBody(Body):
+    """Let a run that is over go on: from where it ended unless `from` says otherwise.
+
+    `definition_version` pins it to another version, `latest` to the one that new runs get.
+    """
+
+    start: RedriveFromBody = Field(default=RedriveFromBody(kind="last_failure"), alias="from")
+    definition_version: Annotated[str, Field(min_length=1, max_length=255, examples=["latest"])] | None = None
+
+
+class BulkRedriveBody(Body):
+    """Redrive the runs of a filter from where they ended, or with `dry_run` only count them.
+
+    Without a status in the filter those that FAILED.
+    """
+
+    filter: RunFilterBody
+    dry_run: bool = False
+
+
 class ApiKeyBody(Body):
     """Make a key."""
 

@@ -15,7 +15,7 @@ from kernel.queries.tenant_get import tenant_get
 from kernel.states import RunStatus
 from service.auth import Scope
 from service.http.queries import page_of, uuid_cursor
-from service.http.requests import BulkCancelBody, RunCancelBody, RunCreateBody
+from service.http.requests import BulkCancelBody, RunCancelBody, RunCreateBody, RunFilterBody
 from service.http.routing import Call, RouteSpec, answer, route
 from service.http.run_views import read_run, run_object, summary_object
 from service.problems import invalid, not_found, rate_limited
@@ -42,7 +42,7 @@ MAX_KEY_LENGTH: Final = 255
 )
 async def create_run(call: Call) -> ASGIResponse:
     """Dispatch `run.create` and answer the run as it is then."""
-    key = _idempotency_key(call)
+    key = idempotency_key(call)
     body = await call.body(RunCreateBody)
     command = RunCreate(
         workflow_id=body.workflow,
@@ -62,7 +62,7 @@ async def create_run(call: Call) -> ASGIResponse:
         except RateLimitedError as refusal:
             raise rate_limited(refusal, await _quota(tx, refusal.limit)) from None
         view = created_view(command, created)
-        run = run_object(view, {}) if view is not None else await _shown(tx, call, created.run_id)
+        run = run_object(view, {}) if view is not None else await shown(tx, call, created.run_id)
     call.api.work_due(tx.tenant_id)
     headers = {"Location": f"/v1/runs/{created.run_id}"}
     if created.replayed:
@@ -116,7 +116,7 @@ async def get_run(call: Call) -> ASGIResponse:
     if wait_s:
         await _wait_for_end(call, run_id, wait_s)
     async with call.transaction() as tx:
-        run = await _shown(tx, call, run_id)
+        run = await shown(tx, call, run_id)
     return answer(run)
 
 
@@ -138,7 +138,7 @@ async def cancel_run(call: Call) -> ASGIResponse:
     body = await call.body(RunCancelBody)
     async with call.transaction() as tx:
         await call.api.kernel.dispatch(RunCancel(run_id, reason=body.reason), tx)
-        run = await _shown(tx, call, run_id)
+        run = await shown(tx, call, run_id)
     return answer(run)
 
 
@@ -156,7 +156,7 @@ async def cancel_run(call: Call) -> ASGIResponse:
 async def cancel_runs(call: Call) -> ASGIResponse:
     """Page through the runs, then cancel each in a transaction of its own, so that one that is held delays no other."""
     body = await call.body(BulkCancelBody)
-    wanted = _bulk_filter(body)
+    wanted = bulk_filter(body.filter)
     matched, before = 0, NEWEST
     while True:
         async with call.transaction() as tx:
@@ -190,14 +190,16 @@ async def _wait_for_end(call: Call, run_id: UUID, wait_s: float) -> None:
         delay_s = min(delay_s * 1.5, LAST_POLL_S)
 
 
-async def _shown(tx: TenantTransaction, call: Call, run_id: UUID) -> dict[str, Any]:
+async def shown(tx: TenantTransaction, call: Call, run_id: UUID) -> dict[str, Any]:
+    """Return a run as it is now; 404 when the tenant has none of that id."""
     run = await read_run(tx, run_id, call.api.registry)
     if run is None:
         raise not_found("There is no such run.")
     return run
 
 
-def _idempotency_key(call: Call) -> str | None:
+def idempotency_key(call: Call) -> str | None:
+    """Return the request's Idempotency-Key; 422 for one that cannot be."""
     raw = call.headers.get("idempotency-key")
     if raw is None:
         return None
@@ -218,15 +220,16 @@ async def _quota(tx: TenantTransaction, limit: str) -> int | None:
     return quota
 
 
-def _bulk_filter(body: BulkCancelBody) -> RunFilter:
-    if not body.filter.model_dump(exclude_none=True):
+def bulk_filter(body: RunFilterBody) -> RunFilter:
+    """Return the filter of a request on many runs; 422 when it names nothing."""
+    if not body.model_dump(exclude_none=True):
         raise invalid(FieldError("/filter", "empty", "must name at least one condition"))
     return RunFilter(
-        statuses=frozenset({RunStatus(body.filter.status)}) if body.filter.status else frozenset(),
-        workflow_id=body.filter.workflow,
-        tags=(body.filter.tag,) if body.filter.tag else (),
-        created_after=body.filter.created_after,
-        created_before=body.filter.created_before,
+        statuses=frozenset({RunStatus(body.status)}) if body.status else frozenset(),
+        workflow_id=body.workflow,
+        tags=(body.tag,) if body.tag else (),
+        created_after=body.created_after,
+        created_before=body.created_before,
     )
 
 

@@ -220,7 +220,7 @@ class Trace(Shape):
 
 
 class BulkResult(Shape):
-    """How many runs the filter matched that were not over."""
+    """How many runs the filter matched that can be cancelled (they are not over), or redriven (they are)."""
 
     matched: int
     dry_run: bool

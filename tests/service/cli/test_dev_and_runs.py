@@ -148,6 +148,29 @@ def test_a_running_run_is_cancelled_and_a_finished_one_stays(development: Develo
     assert tenantry("run", "watch", run["id"], "--json").status == 1
 
 
+def test_a_cancelled_run_goes_on_and_a_completed_one_starts_again(development: Development) -> None:
+    tenantry = development.tenantry
+    run = tenantry("run", "start", "approving", "--input", "{}", "--json").json["id"]
+    refused = tenantry("run", "redrive", run, "--json")
+    assert (refused.status, refused.out, "conflict" in refused.err) == (1, "", True)
+    tenantry("run", "cancel", run)
+    redriven = tenantry("run", "redrive", run, "--json")
+    assert (redriven.status, redriven.json["status"], redriven.json["redrive_count"]) == (0, "RUNNING", 1)
+    tenantry("run", "signal", run, "ask", "approve", "--payload", "1")
+    assert tenantry("run", "watch", run, "--json").json["output"] == 1
+    key = tenantry("run", "steps", run, "--json").json[0]["external_key"]
+    assert "redrive count" in tenantry("run", "redrive", run, "--from", "start", "--definition-version", "latest").out
+    tenantry("run", "signal", run, "ask", "approve", "--payload", "2")
+    assert tenantry("run", "watch", run, "--json").json["output"] == 2
+    steps = {step["step_id"]: step for step in tenantry("run", "steps", run, "--json").json}
+    assert steps["prepare"]["external_key"] != key
+    assert tenantry("run", "redrive", run, "--from", "ask", "--json").json["redrive_count"] == 3
+    assert tenantry("run", "watch", run, "--json").json["output"] == 2, "what is completed stays"
+    for options, word in (("--from", "nobody"), "/from/stage_id"), (("--definition-version", "v9"), "not served"):
+        refused = tenantry("run", "redrive", run, *options, "--json")
+        assert (refused.status, refused.out, word in refused.err) == (1, "", True)
+
+
 def test_a_waiting_run_is_shown_and_signalled(development: Development, tmp_path: Path) -> None:
     tenantry = development.tenantry
     run = tenantry("run", "start", "approving", "--input", "{}", "--json").json["id"]
@@ -192,6 +215,8 @@ def test_input_comes_from_a_file_or_from_stdin(development: Development, tmp_pat
         (("run", "watch", str(uuid4())), "not_found"),
         (("run", "show", "../tenant"), "no run"),
         (("run", "steps", str(uuid4())), "not_found"),
+        (("run", "redrive", str(uuid4())), "not_found"),
+        (("run", "redrive", "nothing"), "no run"),
         (("run", "signal", str(uuid4()), "ask", "approve", "--payload", "null"), "not_found"),
         (("run", "signal", "nothing", "ask", "approve", "--payload", "null"), "no run"),
         (("run", "list", "--status", "BOGUS"), "status"),

@@ -30,6 +30,8 @@ def test_version_is_one_json_document(tenantry: CommandLine) -> None:
         ("run", "signal", "00000000-0000-7000-8000-000000000000", "s", "t", "--payload", "{not json"),
         ("run", "signal", "00000000-0000-7000-8000-000000000000", "s", "t", "--payload", "@/no/such/file"),
         ("run", "steps", "r", "--limit", "0"),
+        ("run", "redrive"),
+        ("run", "redrive", "r", "--from"),
         ("run", "list", "--bogus"),
         ("run", "list", "--limit", "0"),
         ("tenant", "create"),

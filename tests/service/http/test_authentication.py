@@ -24,6 +24,8 @@ ROUTES = [
     ("POST", f"/v1/runs/{NOBODY}/signals", "signals:write"),
     ("POST", f"/v1/runs/{NOBODY}/cancel", "runs:write"),
     ("POST", "/v1/runs/cancel", "runs:write"),
+    ("POST", f"/v1/runs/{NOBODY}/redrive", "runs:write"),
+    ("POST", "/v1/runs/redrive", "runs:write"),
     ("GET", "/v1/workflows", "runs:read"),
     ("GET", "/v1/workflows/orders", "runs:read"),
     ("GET", "/v1/workflows/orders/versions", "runs:read"),
@@ -35,6 +37,7 @@ ROUTES = [
 BODIES = {
     "/v1/runs": {"workflow": "anything", "input": {}},
     "/v1/runs/cancel": {"filter": {"tag": "x"}},
+    "/v1/runs/redrive": {"filter": {"tag": "x"}},
     f"/v1/runs/{NOBODY}/signals": {"stage_id": "say", "step_id": "x", "payload": None},
     "/v1/api-keys": {"name": "k", "scopes": ["runs:read"]},
 }

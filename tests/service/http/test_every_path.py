@@ -42,7 +42,7 @@ async def test_an_unknown_path_is_404(anonymous: httpx.AsyncClient, path: str) -
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("GET", f"/v1/runs/{NOBODY}/trace"), ("POST", f"/v1/runs/{NOBODY}/redrive"), ("POST", "/v1/schedules"),
+        ("GET", f"/v1/runs/{NOBODY}/trace"), ("POST", "/v1/schedules"),
         ("GET", "/v1/webhooks"), ("GET", "/console"),
     ],
 )  # fmt: skip
