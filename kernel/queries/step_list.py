@@ -41,6 +41,7 @@ class StepView:
     lease_expires_at: datetime | None
     deadline_at: datetime | None
     created_at: datetime
+    completed_at: datetime | None
 
     @property
     def position(self) -> StepPosition:
@@ -64,6 +65,7 @@ async def step_list(tx: TenantTransaction, run_id: UUID, *, after: StepPosition 
             lease_expires_at=row["lease_expires_at"],
             deadline_at=row["deadline_at"],
             created_at=row["created_at"],
+            completed_at=row["completed_at"],
         )
         for row in await tx.fetch_all(SQL["page"], run_id=run_id, limit=limit, **after._asdict())
     ]

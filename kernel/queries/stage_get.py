@@ -1,0 +1,14 @@
+"""Reads the payloads of a run's stages: what each made, and what the next were given."""
+
+from collections.abc import Mapping
+from uuid import UUID
+
+from tenancy import TenantTransaction, load_sql
+
+SQL = load_sql(__file__)
+
+
+async def stage_outputs(tx: TenantTransaction, run_id: UUID, *, up_to_group: int) -> Mapping[str, str]:
+    """Return the outputs (JSON text) of the completed stages up to a group, by stage id."""
+    rows = await tx.fetch_all(SQL["outputs"], run_id=run_id, up_to_group=up_to_group)
+    return {row["stage_id"]: row["output"] for row in rows}
