@@ -16,6 +16,9 @@ from litestar.response import Response
 from litestar.types import Message, Scope
 
 from kernel import Kernel, KernelLimits, Registry
+from service.console import routes as console
+from service.console.engine import template_config
+from service.console.refusals import is_console, refusal_page
 from service.http import (
     api_keys,
     documents,
@@ -55,6 +58,7 @@ def create_app(settings: Settings, registry: Registry, work_due: Callable[[uuid.
         before_send=[_dress],
         exception_handlers={Exception: _refuse},
         openapi_config=None,
+        template_config=template_config(),
         logging_config=None,
         # Bodies are read, and bounded, by the routes themselves.
         request_max_body_size=None,
@@ -84,7 +88,7 @@ def _build_api(settings: Settings, registry: Registry, work_due: Callable[[uuid.
         stale_lease_threshold=settings.stale_lease_threshold,
         job_absolute_timeout=settings.job_absolute_timeout,
     )
-    document = build_document(handler.opt["spec"] for handler in _all_routes(has_operator=has_operator))
+    document = build_document(handler.opt["spec"] for handler in _api_routes(has_operator=has_operator))
     return Api(
         settings=settings,
         registry=registry,
@@ -102,14 +106,14 @@ def _build_api(settings: Settings, registry: Registry, work_due: Callable[[uuid.
     )
 
 
-def _all_routes(*, has_operator: bool) -> tuple[HTTPRouteHandler, ...]:
+def _api_routes(*, has_operator: bool) -> tuple[HTTPRouteHandler, ...]:
     of_runs = (*runs.ROUTES, *run_history.ROUTES, *run_steps.ROUTES, *redrives.ROUTES)
     tenants = (*of_runs, *workflows.ROUTES, *tenant.ROUTES, *api_keys.ROUTES)
     return (*tenants, *(operator.ROUTES if has_operator else ()), *probe_routes.ROUTES, *documents.ROUTES)
 
 
 def _routes(api: Api) -> tuple[HTTPRouteHandler, ...]:
-    return _all_routes(has_operator=api.operator_database is not None)
+    return (*_api_routes(has_operator=api.operator_database is not None), *console.ROUTES)
 
 
 @asynccontextmanager
@@ -142,10 +146,12 @@ async def _dress(message: Message, scope: Scope) -> None:
     api.metrics.observe(method, (route or "unknown").replace(":str}", "}"), message["status"], seconds)
 
 
-def _refuse(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """Answer any error as a problem."""
+def _refuse(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+    """Answer any error as a problem; within the console, as a page."""
     request_id = request_id_of(request.scope)
     problem = problem_of(error, request_id)
+    if is_console(request.scope["path"]):
+        return refusal_page(request, problem, request_id)
     return Response(
         content=problem.body(request_id),
         status_code=problem.status,

@@ -1,4 +1,4 @@
-"""Who is asking: API keys and JWTs, and what they may do.
+"""Who is asking: API keys, JWTs and sessions of the console, and what they may do.
 
 A credential names its tenant, the request's transaction is bound to that tenant, and the first statement of that very
 transaction decides whether the credential holds. Nothing is cached, so a revocation counts from its commit on.
@@ -33,19 +33,27 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What a request claims to be; `key` for an API key, `scopes` for a token whose signature holds."""
+    """What a request claims to be.
+
+    `key` for an API key, `scopes` for a token whose signature holds, `session_hash` for a session of the console: the
+    SHA-256 of its token.
+    """
 
     tenant_id: UUID
     key: keys.ApiKey | None = None
     scopes: frozenset[str] = frozenset()
+    session_hash: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who a request turned out to come from."""
+    """Who a request turned out to come from; `key_id` where that is a key, names where it is a session."""
 
     tenant_id: UUID
     scopes: frozenset[str]
+    key_id: UUID | None = None
+    key_name: str = ""
+    tenant_name: str = ""
 
     def require(self, scope: Scope | None) -> None:
         """Refuse with 403 unless the caller has the scope; None asks for nothing."""
@@ -80,19 +88,22 @@ async def authenticate(credential: Credential, tx: TenantTransaction) -> Caller:
     Raises:
         ProblemError: 401 when it does not hold, 403 `tenant_suspended` when it does and its tenant is suspended.
     """
-    if credential.key is None:
-        row = await tx.fetch_one(SQL["tenant"])
-        scopes = credential.scopes
-    else:
+    if credential.session_hash is not None:
+        row = await tx.fetch_one(SQL["session"], token_hash=credential.session_hash)
+        caller = _caller_of_session(row, credential.tenant_id)
+    elif credential.key is not None:
         row = await tx.fetch_one(SQL["key"], key_id=credential.key.key_id)
-        scopes = _scopes_of(credential.key, row)
+        caller = Caller(credential.tenant_id, _scopes_of(credential.key, row), credential.key.key_id)
+    else:
+        row = await tx.fetch_one(SQL["tenant"])
+        caller = Caller(credential.tenant_id, credential.scopes)
     if row is None or row["tenant_status"] == "deleting":
         raise unauthorized()
     if row["tenant_status"] != "active":
         raise ProblemError("tenant_suspended", "The tenant is suspended.")
-    if credential.key is not None and row["is_use_unrecorded"]:
-        await tx.execute(SQL["record_use"], key_id=credential.key.key_id)
-    return Caller(credential.tenant_id, scopes)
+    if caller.key_id is not None and row["is_use_unrecorded"]:
+        await tx.execute(SQL["record_use"], key_id=caller.key_id)
+    return caller
 
 
 def is_operator(authorization: str | None, operator_token: str) -> bool:
@@ -101,6 +112,12 @@ def is_operator(authorization: str | None, operator_token: str) -> bool:
     given = hashlib.sha256(text.strip().encode()).digest()
     wanted = hashlib.sha256(operator_token.encode()).digest()
     return hmac.compare_digest(given, wanted) and scheme.lower() == "bearer"
+
+
+def _caller_of_session(row: Row | None, tenant_id: UUID) -> Caller:
+    if row is None or not row["is_usable"]:
+        raise unauthorized()
+    return Caller(tenant_id, frozenset(row["scopes"]), row["key_id"], row["key_name"], row["tenant_name"])
 
 
 def _scopes_of(key: keys.ApiKey, row: Row | None) -> frozenset[str]:

@@ -23,3 +23,15 @@ update tenantry.api_keys as key
 set last_used_at = tenantry.now()
 from due
 where key.tenant_id = :tenant_id::uuid and key.tenant_id = due.tenant_id and key.key_id = due.key_id
+
+-- name: session
+-- A session of the console that has not run out, with the standing of the key that opened it, and the names to greet it by.
+-- Revoking the key, or its end, is the end of its sessions.
+select
+  session.key_id, key.name as key_name, owner.name as tenant_name,
+  held.scopes, held.is_usable, held.is_use_unrecorded, held.tenant_status
+from tenantry.console_sessions as session
+join tenantry.api_keys as key on key.tenant_id = :tenant_id::uuid and key.key_id = session.key_id
+join tenantry.tenants as owner on owner.tenant_id = :tenant_id::uuid
+cross join lateral tenantry.key_standing_v1(:tenant_id::uuid, session.key_id) as held
+where session.tenant_id = :tenant_id::uuid and session.token_hash = :token_hash::bytea and session.expires_at > tenantry.now()

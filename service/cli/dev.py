@@ -170,6 +170,7 @@ def _write_private(path: Path, text: str) -> None:
 def _introduce(plan: _Plan, urls: DatabaseUrls, key: str) -> None:
     address = f"http://{plan.host}:{plan.port}"
     tell(f"Serving {plan.workflows} at {address} (Ctrl-C ends everything, the data stays).\n")
+    tell(f"The console: {address}/console, signed in to with the key below.\n")
     tell("In a second shell:")
     tell(f"  export TENANTRY_API_URL={address}")
     tell(f"  export TENANTRY_API_KEY={key}")

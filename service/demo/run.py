@@ -76,6 +76,7 @@ async def _demonstrate(*, once: bool, slow: bool) -> int:
         )
         actors = await _make_tenants(running)
         _print_environment(screen, running)
+        _print_console(screen, running, actors)
         clients = [await stack.enter_async_context(ApiClient(running.url, actor.key)) for actor in actors]
         await _start_runs(actors, clients)
         try:
@@ -116,6 +117,14 @@ def _print_environment(screen: Console, running: Stack) -> None:
     for key, value in running.worker_environment().items():
         screen.print(f"  export {key}={value}", markup=False, soft_wrap=True)
     screen.print(f"  {_command()} worker\n", markup=False)
+
+
+def _print_console(screen: Console, running: Stack, actors: list[Actor]) -> None:
+    where = f"[bold]The console[/bold] is at {running.url}/console. Sign in with a key; you see what it may see:"
+    screen.print(where, soft_wrap=True)
+    for actor in actors:
+        screen.print(f"  {actor.name:<22} {actor.key}", markup=False, soft_wrap=True)
+    screen.print()
 
 
 async def _start_runs(actors: list[Actor], clients: list[ApiClient]) -> None:
@@ -202,7 +211,7 @@ async def _show_isolation(screen: Console, actors: list[Actor], clients: list[Ap
 
 
 async def _stay(screen: Console, running: Stack, actors: list[Actor]) -> None:
-    screen.print("[bold]The API stays up.[/bold] For example:")
+    screen.print("[bold]The API and the console stay up.[/bold] For example:")
     for actor in actors:
         screen.print(
             f"  TENANTRY_API_URL={running.url} TENANTRY_API_KEY={actor.key} {_command()} run list",

@@ -58,6 +58,15 @@ async def read_body(receive: Receive, headers: Mapping[str, str], limit_bytes: i
         raise ProblemError("unsupported_media_type", "The body must be application/json.")
     if headers.get("content-encoding", "identity").strip().lower() not in {"", "identity"}:
         raise ProblemError("unsupported_media_type", "The body must not be compressed.")
+    return await read_bytes(receive, headers, limit_bytes)
+
+
+async def read_bytes(receive: Receive, headers: Mapping[str, str], limit_bytes: int) -> bytes:
+    """Read a body of any type of at most `limit_bytes`.
+
+    Raises:
+        ProblemError: 413 when it is longer, 400 when it ends early.
+    """
     declared = headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit_bytes:
         _refuse_size(limit_bytes)

@@ -19,7 +19,7 @@ from litestar.response.base import ASGIResponse
 from pydantic import BaseModel
 
 from kernel import Kernel, Registry
-from service.auth import Credential, Scope, authenticate, is_operator, read_credential
+from service.auth import Caller, Credential, Scope, authenticate, is_operator, read_credential
 from service.http.bodies import ENVELOPE_BYTES, parse_body, read_body
 from service.http.metrics import HttpMetrics
 from service.http.queries import Query
@@ -31,6 +31,7 @@ from tenancy import Call as DatabaseCall
 from tenancy import Database, DatabaseUnavailableError, TenantTransaction
 
 M = TypeVar("M", bound=BaseModel)
+C = TypeVar("C", bound="Call")
 # A transaction of a request ends within this, whatever the database does: the client hears of it within 15 s.
 TRANSACTION_TIMEOUT_S: Final = 10.0
 JSON_OPTIONS: Final = orjson.OPT_UTC_Z
@@ -79,13 +80,14 @@ class RouteSpec:
 
 
 class Call:
-    """One request on its way through a route."""
+    """One request on its way through a route; `caller` is known once a transaction was opened."""
 
-    __slots__ = ("_credential", "_request", "api", "headers", "spec")
+    __slots__ = ("_credential", "_request", "api", "caller", "headers", "spec")
 
     def __init__(self, request: Request[Any, Any, Any], spec: RouteSpec) -> None:
         self._request = request
         self._credential: Credential | None = None
+        self.caller: Caller | None = None
         self.spec = spec
         self.api: Api = request.app.state.api
         self.headers: Mapping[str, str] = request.headers
@@ -143,8 +145,8 @@ class Call:
                 await self.api.gate.pass_through()
                 database, tenant_id = self.api.database, credential.tenant_id
                 async with self.api.slots, database.transaction(tenant_id, foreseen=foreseen) as tx:
-                    caller = await authenticate(credential, tx)
-                    caller.require(self.spec.scope)
+                    self.caller = await authenticate(credential, tx)
+                    self.caller.require(self.spec.scope)
                     yield tx
         except NotReadyError as refusal:
             raise unavailable(str(refusal)) from None
@@ -157,21 +159,27 @@ Endpoint = Callable[[Call], Awaitable[ASGIResponse]]
 
 def route(spec: RouteSpec) -> Callable[[Endpoint], HTTPRouteHandler]:
     """Declare the decorated function as the route of `spec`. A tenant's route has its credentials read first."""
+    return lambda endpoint: register(spec, Call, endpoint)
 
-    def register(endpoint: Endpoint) -> HTTPRouteHandler:
-        async def handle(request: Request[Any, Any, Any]) -> ASGIResponse:
-            request.scope["state"]["started_at"] = time.perf_counter()
-            call = Call(request, spec)
-            if spec.audience == "tenant":
-                await call.identify()
-            return await endpoint(call)
 
-        name = f"{endpoint.__module__}.{endpoint.__name__}"
-        return HTTPRouteHandler(
-            spec.path, http_method=spec.method, status_code=200, name=name, opt={"spec": spec}, include_in_schema=False
-        )(handle)
+def register(
+    spec: RouteSpec,
+    kind: Callable[[Request[Any, Any, Any], RouteSpec], C],
+    endpoint: Callable[[C], Awaitable[ASGIResponse]],
+) -> HTTPRouteHandler:
+    """Return the handler that answers requests of `spec` with `endpoint`, each as a call of this kind."""
 
-    return register
+    async def handle(request: Request[Any, Any, Any]) -> ASGIResponse:
+        request.scope["state"]["started_at"] = time.perf_counter()
+        call = kind(request, spec)
+        if spec.audience in {"tenant", "session"}:
+            await call.identify()
+        return await endpoint(call)
+
+    name = f"{endpoint.__module__}.{endpoint.__name__}"
+    return HTTPRouteHandler(
+        spec.path, http_method=spec.method, status_code=200, name=name, opt={"spec": spec}, include_in_schema=False
+    )(handle)
 
 
 def answer(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> ASGIResponse:

@@ -22,7 +22,7 @@ async def read_run(tx: TenantTransaction, run_id: UUID, registry: Registry) -> d
     view = await run_get(tx, run_id)
     if view is None:
         return None
-    return run_object(view, await _stage_names(tx, view, registry))
+    return run_object(view, await stage_names(tx, view, registry))
 
 
 def summary_object(run: RunSummary) -> dict[str, Any]:
@@ -142,7 +142,8 @@ def _wait_object(wait: WaitView | None) -> dict[str, Any] | None:
     return None if wait is None else {"kind": wait.kind, "step_id": wait.step_id, "until": wait.until}
 
 
-async def _stage_names(tx: TenantTransaction, view: RunView, registry: Registry) -> Mapping[str, str]:
+async def stage_names(tx: TenantTransaction, view: RunView, registry: Registry) -> Mapping[str, str]:
+    """Return the names of the stages of the run's version, as far as they are known here."""
     version = view.summary.version
     if not view.stages or version is None:
         return {}

@@ -10,7 +10,13 @@ from tenancy import Database, load_sql
 SQL = load_sql(__file__)
 PAGE = 100
 _FIRST = UUID(int=0)
-_PER_TENANT: Final = ("export_limits", "export_api_keys", "export_definitions", "export_audit_log")
+_PER_TENANT: Final = (
+    "export_limits",
+    "export_api_keys",
+    "export_console_sessions",
+    "export_definitions",
+    "export_audit_log",
+)
 _PER_RUN: Final = (
     "export_runs",
     "export_tags",

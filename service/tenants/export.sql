@@ -18,6 +18,15 @@ from (
   order by key_id
 ) as item
 
+-- name: export_console_sessions
+select 'console_sessions' as kind, row_to_json(item)::text as line
+from (
+  select key_id, created_at, expires_at
+  from tenantry.console_sessions
+  where tenant_id = :tenant_id::uuid
+  order by created_at, token_hash
+) as item
+
 -- name: export_definitions
 select 'workflow_definitions' as kind, row_to_json(item)::text as line
 from (

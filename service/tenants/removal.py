@@ -27,6 +27,7 @@ _PER_TENANT: Final = (
     "delete_logs_left",
     "delete_spans_left",
     "delete_definitions",
+    "delete_console_sessions",
     "delete_api_keys",
     "delete_audit_log",
 )

@@ -75,3 +75,7 @@ where key.tenant_id = :tenant_id::uuid
 -- name: delete_audit_log
 delete from tenantry.audit_log as deed
 where deed.tenant_id = :tenant_id::uuid
+
+-- name: delete_console_sessions
+delete from tenantry.console_sessions as session
+where session.tenant_id = :tenant_id::uuid

@@ -17,8 +17,9 @@ import pytest
 from pydantic import BaseModel
 
 from kernel import Kernel, RunCreate
-from service import serverless_app
+from service import keys, serverless_app
 from service.app import create_app, opened
+from service.console import sessions
 from service.http.routing import RouteSpec
 from service.serverless import Serverless
 from service.serverless_app import ServerlessApp
@@ -64,6 +65,12 @@ def _specs() -> list[RouteSpec]:
 
 SPECS = _specs()
 OF_TENANTS = [spec for spec in SPECS if spec.audience == "tenant"]
+PAGES = [spec for spec in SPECS if spec.audience == "session"]
+# What a page needs beside its path to find something of its owner's.
+QUERIES = {"/console/runs/{run_id:str}/payload": "?of=input", "/console/runs/{run_id:str}/stage": "?id=first"}
+# A run that nobody has claimed has no stage yet, for its owner either.
+NOT_THERE_YET = {"/console/runs/{run_id:str}/stage"}
+FIELDS = {"stage_id": "first", "step_id": "s", "payload": "1", "confirmed": "yes"}
 
 
 def _ids(spec: RouteSpec) -> list[str]:
@@ -114,6 +121,14 @@ class World:
             else:
                 self.their_key = key
 
+    async def sign_in(self, client: httpx.AsyncClient, tenant: UUID, key: str) -> None:
+        """Give a client a session of the console."""
+        parsed = keys.parse(key)
+        assert parsed is not None
+        async with self.database.transaction(tenant) as tx:
+            session = await sessions.open_session(tx, parsed.key_id)
+        client.cookies.set(sessions.NAME, session.cookie_value, domain="api.test")
+
     async def start(self, tenant: UUID, **options: Any) -> UUID:
         async with self.database.transaction(tenant) as tx:
             return (await Kernel(REGISTRY).dispatch(RunCreate("chain", {"n": 7}, **options), tx)).run_id
@@ -148,9 +163,13 @@ class World:
     ) -> Answer:
         """Send a request and return what came of it; `more` is appended to the path."""
         path = PARAMETER.sub(lambda found: {**NAMES_IN_CODE, **ids}[found[1]], spec.path) + more
-        body = _body(spec, ids)
+        body: dict[str, Any] = {"json": _body(spec, ids)}
+        if spec.audience == "session" and spec.method == "POST":
+            session = sessions.read_cookie(client.cookies, secure=False)
+            assert session is not None
+            body = {"data": {"form_token": session.form_token, **FIELDS}}
         seen = len(self.server.log)
-        answer = await client.request(spec.method, path, json=body, headers={"X-Request-ID": "same", **headers})
+        answer = await client.request(spec.method, path, **body, headers={"X-Request-ID": "same", **headers})
         logged = self.server.log[seen:]
         text = answer.text
         for value in ids.values():
@@ -230,7 +249,7 @@ class _client:  # noqa: N801 (used like a function)
 
 
 def test_every_route_is_for_somebody_we_know() -> None:
-    assert {spec.audience for spec in SPECS} <= {"tenant", "operator", "anyone"}
+    assert {spec.audience for spec in SPECS} <= {"tenant", "operator", "anyone", "session"}
     assert len(WITH_IDS) >= 7
     assert len(WITHOUT_IDS) >= 8
 
@@ -258,6 +277,26 @@ async def test_anothers_ids_are_answered_like_ids_that_never_were(
     # They are there, for whom they belong to.
     async with _client(server, world.their_key) as owner:
         assert (await world.ask(owner, spec, theirs)).status != 404
+
+
+@pytest.mark.parametrize("spec", [spec for spec in PAGES if _ids(spec)], ids=_name)
+async def test_pages_of_anothers_ids_are_those_of_ids_that_never_were(
+    world: World, client: httpx.AsyncClient, server: Postgres, spec: RouteSpec
+) -> None:
+    theirs = await world.their_ids(_ids(spec))
+    unknown = {name: _unlike(value) for name, value in theirs.items()}
+    more = QUERIES.get(spec.path, "")
+    await world.sign_in(client, world.mine, world.my_key)
+    before = await world.fingerprint()
+    there = await world.ask(client, spec, theirs, more=more)
+    never = await world.ask(client, spec, unknown, more=more)
+    assert there.status == 404, there
+    assert len(there.statements) > 0
+    assert there == never
+    assert await world.fingerprint() == before
+    async with _client(server, world.their_key) as owner:
+        await world.sign_in(owner, world.theirs, world.their_key)
+        assert (await world.ask(owner, spec, theirs, more=more)).status != 404 or spec.path in NOT_THERE_YET
 
 
 @pytest.mark.parametrize("spec", WITHOUT_IDS, ids=_name)

@@ -43,7 +43,7 @@ async def test_an_unknown_path_is_404(anonymous: httpx.AsyncClient, path: str) -
     ("method", "path"),
     [
         ("GET", f"/v1/runs/{NOBODY}/trace"), ("POST", "/v1/schedules"),
-        ("GET", "/v1/webhooks"), ("GET", "/console"),
+        ("GET", "/v1/webhooks"),
     ],
 )  # fmt: skip
 async def test_routes_that_are_not_there_yet_are_404(client: httpx.AsyncClient, method: str, path: str) -> None:

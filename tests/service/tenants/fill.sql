@@ -68,3 +68,7 @@ values (:tenant_id::uuid, gen_random_uuid(), 'k', '\x736563726574', '{runs:read}
 -- name: limits
 insert into tenantry.tenant_limits (tenant_id, kind, running_jobs)
 values (:tenant_id::uuid, 'claim', 1)
+
+-- name: console_sessions
+insert into tenantry.console_sessions (tenant_id, token_hash, key_id, expires_at)
+values (:tenant_id::uuid, '\x746f6b656e', gen_random_uuid(), now())

@@ -1,0 +1,33 @@
+"""All pages of the console."""
+
+from typing import Final
+
+from litestar.handlers import HTTPRouteHandler
+
+from service.console import (
+    actions,
+    api_keys,
+    assets,
+    overview,
+    run,
+    runs,
+    sign_in,
+    stage,
+    usage,
+    workers,
+    workflows,
+)
+
+ROUTES: Final[tuple[HTTPRouteHandler, ...]] = (
+    *sign_in.ROUTES,
+    *overview.ROUTES,
+    *runs.ROUTES,
+    *run.ROUTES,
+    *stage.ROUTES,
+    *actions.ROUTES,
+    *workflows.ROUTES,
+    *workers.ROUTES,
+    *api_keys.ROUTES,
+    *usage.ROUTES,
+    *assets.ROUTES,
+)

@@ -1,0 +1,147 @@
+"""`/console/runs/{id}`: one run: what it waits for, its waterfall, payloads, logs and events."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import orjson
+from litestar.response.base import ASGIResponse
+
+from kernel.events import EventType
+from kernel.queries.run_events import run_events
+from kernel.queries.run_get import RunView, run_get, run_progress
+from kernel.queries.run_logs import OLDEST, run_logs
+from kernel.queries.stage_get import stage_outputs
+from service.auth import Scope
+from service.console import json_text, waterfall
+from service.console.run_reading import no_such_run, read_run
+from service.console.runs import RUNS
+from service.console.visits import PAGE_HEADERS, Visit, page
+from service.http.queries import page_of
+from service.http.routing import RouteSpec
+from service.http.run_history import EVENTS, LOGS
+from service.problems import not_found
+
+RUN: Final = f"{RUNS}/{{run_id:str}}"
+PAGE_SIZE: Final = 200
+# What was done, for the address of the page that is shown afterwards.
+DEEDS: Final[Mapping[str, str]] = {
+    "started": "The run was started.",
+    "repeated": "This form was sent before: this is the run that it started.",
+    "cancelled": "The run was cancelled.",
+    "over": "The run had ended before it could be cancelled.",
+    "signalled": "The signal was taken.",
+    "signalled-before": "The step had been signalled before; that signal stays.",
+}
+_KINDS: Final[Mapping[str, tuple[str, tuple[EventType, ...] | None]]] = {
+    "": ("All", None),
+    "run": (
+        "Run",
+        (
+            EventType.WORKFLOW_CREATED, EventType.WORKFLOW_STARTED, EventType.WORKFLOW_COMPLETED,
+            EventType.WORKFLOW_FAILED, EventType.WORKFLOW_CANCELLED,
+        ),
+    ),
+    "stages": ("Stages", waterfall.TYPES),
+    "progress": ("Progress", (EventType.STAGE_PROGRESS,)),
+    "signals": ("Signals", (EventType.STEP_SIGNALLED,)),
+    "annotations": ("Annotations", (EventType.ANNOTATION_CREATED,)),
+}  # fmt: skip
+
+
+@page(RouteSpec("GET", RUN, "A run.", scope=Scope.RUNS_READ, query=("done",)))
+async def show_run(visit: Visit) -> ASGIResponse:
+    """Show everything about the run that fits on a page, however long its history is."""
+    run_id = visit.path_id("run_id", "run")
+    done = visit.query().one("done") or ""
+    async with visit.transaction() as tx:
+        reading = await read_run(visit, tx, run_id)
+    run = reading.run
+    context = {
+        "reading": reading,
+        "run": run.summary,
+        "waterfall": reading.waterfall,
+        "error": orjson.loads(run.summary.error) if run.summary.error else None,
+        "input": json_text.shown(run.input),
+        "output": json_text.shown(run.output),
+        "config": json_text.shown(run.config) if run.config != "{}" else None,
+        "events": [(event, json_text.shown(event.data)) for event in reading.events],
+        "done": DEEDS.get(done, ""),
+        "may_cancel": visit.may(Scope.RUNS_WRITE) and not reading.is_over,
+        "may_signal": visit.may(Scope.SIGNALS_WRITE) and not reading.is_over,
+        "may_start": visit.may(Scope.RUNS_WRITE),
+    }
+    return visit.show("run.html", context)
+
+
+@page(RouteSpec("GET", f"{RUN}/events", "A run's events.", scope=Scope.RUNS_READ, query=("kind", "cursor")))
+async def show_events(visit: Visit) -> ASGIResponse:
+    """Show one page of the history, oldest first."""
+    run_id = visit.path_id("run_id", "run")
+    query = visit.query()
+    chosen = query.one("kind") or ""
+    if chosen not in _KINDS:
+        raise not_found("There are no such events.")
+    after = query.cursor(EVENTS, 0)
+    async with visit.transaction() as tx:
+        progress = await run_progress(tx, run_id)
+        if progress is None:
+            raise no_such_run()
+        events = await run_events(tx, run_id, after=after, limit=PAGE_SIZE + 1, types=_KINDS[chosen][1])
+    shown, last = page_of(events, PAGE_SIZE)
+    context = {
+        "run_id": run_id,
+        "events": [(event, json_text.shown(event.data)) for event in shown],
+        "kinds": [(kind, title) for kind, (title, _) in _KINDS.items()],
+        "chosen": chosen,
+        "count": progress.event_sequence,
+        "is_first_page": after == 0,
+        "next_cursor": EVENTS.write(last.sequence) if last is not None else None,
+    }
+    return visit.show("events.html", context)
+
+
+@page(RouteSpec("GET", f"{RUN}/logs", "A run's logs.", scope=Scope.RUNS_READ, query=("cursor",)))
+async def show_logs(visit: Visit) -> ASGIResponse:
+    """Show one page of what the bodies logged, oldest first."""
+    run_id = visit.path_id("run_id", "run")
+    after = visit.query().cursor(LOGS, OLDEST)
+    async with visit.transaction() as tx:
+        if await run_progress(tx, run_id) is None:
+            raise no_such_run()
+        lines = await run_logs(tx, run_id, after=after, limit=PAGE_SIZE + 1)
+    shown, last = page_of(lines, PAGE_SIZE)
+    context = {
+        "run_id": run_id,
+        "logs": shown,
+        "is_first_page": after == OLDEST,
+        "next_cursor": LOGS.write(last.log_id) if last is not None else None,
+    }
+    return visit.show("logs.html", context)
+
+
+@page(RouteSpec("GET", f"{RUN}/payload", "A payload as a file.", scope=Scope.RUNS_READ, query=("of", "stage")))
+async def download_payload(visit: Visit) -> ASGIResponse:
+    """Answer a payload as it is stored, as a file: no browser shall make a page of it."""
+    run_id = visit.path_id("run_id", "run")
+    query = visit.query()
+    wanted, stage_id = query.one("of") or "", query.one("stage")
+    async with visit.transaction() as tx:
+        run = await run_get(tx, run_id)
+        if run is None:
+            raise no_such_run()
+        if stage_id is None:
+            text = _payload_of(run, wanted)
+        else:
+            group = max((stage.group for stage in run.stages), default=0)
+            text = (await stage_outputs(tx, run_id, up_to_group=group)).get(stage_id) if wanted == "output" else None
+    if text is None:
+        raise not_found("There is no such payload.")
+    headers = {**PAGE_HEADERS, "Content-Disposition": f'attachment; filename="{run_id}-{wanted}.json"'}
+    return ASGIResponse(body=text, headers=headers, media_type="application/json")
+
+
+def _payload_of(run: RunView, wanted: str) -> str | None:
+    return {"input": run.input, "config": run.config, "output": run.output}.get(wanted)
+
+
+ROUTES: Final = (show_run, show_events, show_logs, download_payload)

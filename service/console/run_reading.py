@@ -1,0 +1,104 @@
+"""Reads what the pages of one run show, in one transaction and with the queries of the public API."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+from uuid import UUID
+
+from kernel.queries.job_list import JobView, job_list
+from kernel.queries.queue_get import Standing
+from kernel.queries.run_events import EventView, run_events
+from kernel.queries.run_get import RunView, run_get, run_progress
+from kernel.queries.run_logs import LogView, run_logs
+from kernel.queries.step_list import StepView, step_list
+from kernel.queries.tenant_get import tenant_get, tenant_usage
+from kernel.states import TERMINAL_RUN_STATUSES, JobStatus, RunStatus
+from service.console import waterfall
+from service.console.visits import Visit
+from service.console.waits import Surroundings, Wait, waits_of
+from service.http.run_views import stage_names
+from service.http.tenant import served_pairs
+from service.problems import ProblemError, not_found
+from tenancy import TenantTransaction
+
+# A waterfall of more lines than this is read by nobody; more of the steps are on the pages of the stages.
+STEPS_DRAWN: Final = 100
+LIFECYCLE_READ: Final = 2_000
+EVENTS_SHOWN: Final = 50
+LOGS_SHOWN: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A run with its surroundings; `events` are the last ones, `lifecycle` those that the waterfall is made of."""
+
+    run: RunView
+    names: Mapping[str, str]
+    lifecycle: Sequence[EventView]
+    steps: Sequence[StepView]
+    events: Sequence[EventView]
+    logs: Sequence[LogView]
+    event_count: int
+    waits: tuple[Wait, ...]
+    now: datetime
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more happens to the run by itself."""
+        return self.run.summary.status in TERMINAL_RUN_STATUSES
+
+    @property
+    def has_more_steps(self) -> bool:
+        """Whether there may be steps that the waterfall does not draw."""
+        return len(self.steps) >= STEPS_DRAWN
+
+    @property
+    def waterfall(self) -> waterfall.Waterfall | None:
+        """Draw the run."""
+        return waterfall.draw(self.run, self.names, self.lifecycle, self.steps, self.now)
+
+
+def no_such_run() -> ProblemError:
+    """Return the 404 for a run that is not there, or not the tenant's: the two look alike."""
+    return not_found("There is no such run.")
+
+
+async def read_run(visit: Visit, tx: TenantTransaction, run_id: UUID, *, most_steps: int = STEPS_DRAWN) -> Reading:
+    """Read a run with its first steps; 404 when the tenant has none of this id."""
+    run = await run_get(tx, run_id)
+    progress = await run_progress(tx, run_id)
+    if run is None or progress is None:
+        raise no_such_run()
+    jobs = await job_list(tx, run_id)
+    names = await stage_names(tx, run, visit.api.registry)
+    now = datetime.now(UTC)
+    around = Surroundings(
+        standing=await _standing(tx, run, jobs),
+        served=served_pairs(visit.api.registry),
+        now=now,
+        stale_after=visit.api.settings.stale_lease_threshold,
+    )
+    last = max(progress.event_sequence - EVENTS_SHOWN, 0)
+    return Reading(
+        run=run,
+        names=names,
+        lifecycle=await run_events(tx, run_id, limit=LIFECYCLE_READ, types=waterfall.TYPES),
+        steps=await step_list(tx, run_id, limit=most_steps),
+        events=(await run_events(tx, run_id, after=last, limit=EVENTS_SHOWN))[::-1],
+        logs=await run_logs(tx, run_id, limit=LOGS_SHOWN),
+        event_count=progress.event_sequence,
+        waits=waits_of(run, jobs, names, around),
+        now=now,
+    )
+
+
+async def _standing(tx: TenantTransaction, run: RunView, jobs: Sequence[JobView]) -> Standing:
+    """Return how the tenant stands, counted only where something of the run is in line."""
+    is_in_line = run.summary.status is RunStatus.PENDING or any(job.status is JobStatus.PENDING for job in jobs)
+    tenant = await tenant_get(tx) if is_in_line else None
+    if tenant is None:
+        return Standing(is_suspended=False, is_at_cap=False)
+    cap = tenant.limits.running_jobs
+    is_at_cap = cap is not None and (await tenant_usage(tx)).running_jobs >= cap
+    return Standing(is_suspended=tenant.status != "active", is_at_cap=is_at_cap)

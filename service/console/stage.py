@@ -1,0 +1,94 @@
+"""`/console/runs/{id}/stage`: one stage of a run: attempts, what went in and came out, steps and logs."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import orjson
+from litestar.response.base import ASGIResponse
+
+from kernel import Registry
+from kernel.events import EventType
+from kernel.queries.run_events import EventView
+from kernel.queries.run_get import RunView, StageView
+from kernel.queries.run_logs import run_logs
+from kernel.queries.stage_get import stage_outputs
+from kernel.transition import stage_input
+from service.auth import Scope
+from service.console import json_text
+from service.console.run import RUN
+from service.console.run_reading import read_run
+from service.console.visits import Visit, page
+from service.http.routing import RouteSpec
+from service.problems import not_found
+
+LOGS_LOOKED_AT: Final = 1_000
+STEPS_LOOKED_AT: Final = 1_000
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One execution of a stage as its events tell it; `outcome` is a stage's status, FAILED also before a retry."""
+
+    number: int
+    started_at: datetime
+    ended_at: datetime | None = None
+    outcome: str = "RUNNING"
+    error: str | None = None
+
+
+@page(RouteSpec("GET", f"{RUN}/stage", "A stage of a run.", scope=Scope.RUNS_READ, query=("id",)))
+async def show_stage(visit: Visit) -> ASGIResponse:
+    """Show the stage; one that does not exist yet is a 404."""
+    run_id = visit.path_id("run_id", "run")
+    stage_id = visit.query().text("id")
+    async with visit.transaction() as tx:
+        reading = await read_run(visit, tx, run_id, most_steps=STEPS_LOOKED_AT)
+        stage = next((each for each in reading.run.stages if each.stage_id == stage_id), None)
+        if stage is None:
+            raise not_found("There is no such stage yet.")
+        outputs = await stage_outputs(tx, run_id, up_to_group=stage.group)
+        logs = await run_logs(tx, run_id, limit=LOGS_LOOKED_AT)
+    config = orjson.loads(reading.run.config).get(stage_id)
+    context = {
+        "reading": reading,
+        "run": reading.run.summary,
+        "stage": stage,
+        "name": reading.names.get(stage.stage_id, stage.stage_id),
+        "waits_here": [wait for wait in reading.waits if wait.stage_id in {None, stage_id}],
+        "attempts": attempts_of(event for event in reading.lifecycle if event.stage_id == stage_id),
+        "input": json_text.shown(_input_of(visit.api.registry, reading.run, stage, outputs)),
+        "output": json_text.shown(outputs.get(stage.stage_id)),
+        "config": json_text.shown(orjson.dumps(config).decode()) if config is not None else None,
+        "steps": [(step, json_text.shown(step.result)) for step in reading.steps if step.stage_id == stage_id],
+        "logs": [line for line in logs if line.stage_id == stage_id],
+        "may_signal": visit.may(Scope.SIGNALS_WRITE) and not reading.is_over,
+    }
+    return visit.show("stage.html", context)
+
+
+def attempts_of(events: Iterable[EventView]) -> list[Attempt]:
+    """Return a stage's attempts with how each ended, from its lifecycle events."""
+    attempts: list[Attempt] = []
+    for event in events:
+        data = orjson.loads(event.data)
+        if event.type == EventType.STAGE_STARTED:
+            attempts.append(Attempt(int(data.get("attempt", len(attempts) + 1)), event.occurred_at))
+        elif not attempts or event.type == EventType.STAGE_SKIPPED:
+            continue
+        elif event.type == EventType.STAGE_SUSPENDED:
+            attempts[-1].outcome = "SUSPENDED"
+        else:
+            attempts[-1].outcome = "COMPLETED" if event.type == EventType.STAGE_COMPLETED else "FAILED"
+            attempts[-1].ended_at, attempts[-1].error = event.occurred_at, data.get("error")
+    return attempts
+
+
+def _input_of(registry: Registry, run: RunView, stage: StageView, outputs: Mapping[str, str]) -> str | None:
+    """Return what the stage was given; None where this build does not know the run's definition."""
+    workflow = registry.find(run.summary.workflow_id, run.summary.version or "")
+    return None if workflow is None else stage_input(workflow, stage.group, outputs, run.input)
+
+
+ROUTES: Final = (show_stage,)

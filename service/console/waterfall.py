@@ -1,0 +1,211 @@
+"""Draws a run as a waterfall: a line for each stage with its attempts and waits, and below it one for each step.
+
+Made of stages, steps and events alone, so that every run has one, whatever share of the traces is kept.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+import orjson
+
+from kernel.events import EventType
+from kernel.execution.ledger import StepKind
+from kernel.queries.run_events import EventView
+from kernel.queries.run_get import RunView, StageView
+from kernel.queries.step_list import StepView
+from kernel.states import TERMINAL_STAGE_STATUSES
+from service.console.timescale import Break, Interval, Tick, Timescale
+from service.console.words import between, duration
+
+# The events that a waterfall is made of: few, however long the history is.
+TYPES: Final = (
+    EventType.STAGE_STARTED,
+    EventType.STAGE_COMPLETED,
+    EventType.STAGE_SUSPENDED,
+    EventType.STAGE_RETRYING,
+    EventType.STAGE_FAILED,
+    EventType.STAGE_SKIPPED,
+)
+# What something is that takes time; the names are classes of the style.
+QUEUED, RUNNING, DONE, FAILED, WAITING, BACKOFF, STOPPED = (
+    "queued", "running", "done", "failed", "waiting", "backoff", "stopped",
+)  # fmt: skip
+_WORDS: Final[Mapping[str, str]] = {
+    QUEUED: "in the queue", RUNNING: "running", DONE: "ran", FAILED: "failed", WAITING: "waiting",
+    BACKOFF: "pause before the next attempt", STOPPED: "stopped",
+}  # fmt: skip
+_WORK: Final = frozenset({RUNNING, DONE, FAILED, STOPPED})
+_LEAST_WIDTH: Final = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Something that takes time; `note` says more than its kind does."""
+
+    kind: str
+    start: datetime
+    end: datetime
+    note: str = ""
+
+    @property
+    def title(self) -> str:
+        """Return it in words."""
+        words = f"{_WORDS[self.kind]}, {duration((self.end - self.start).total_seconds())}"
+        return f"{self.note}: {words}" if self.note else words
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A stretch on the page: percent of the width."""
+
+    kind: str
+    x: float
+    width: float
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the waterfall: a stage, or, with `step_id`, a step of it."""
+
+    stage_id: str
+    name: str
+    status: str
+    note: str
+    took: str
+    bars: tuple[Bar, ...]
+    step_id: str | None = None
+    kind: StepKind | None = None
+    group: int = 0
+    is_first_of_group: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Waterfall:
+    """The lines with their axis."""
+
+    lines: tuple[Line, ...]
+    ticks: tuple[Tick, ...]
+    breaks: tuple[Break, ...]
+
+
+@dataclass(slots=True)
+class _Track:
+    """One line before it is laid out."""
+
+    stage: StageView
+    stretches: list[Stretch] = field(default_factory=list[Stretch])
+    step: StepView | None = None
+
+
+def draw(
+    run: RunView, names: Mapping[str, str], events: Sequence[EventView], steps: Sequence[StepView], now: datetime
+) -> Waterfall | None:
+    """Return the waterfall of a run with its lifecycle `events` (`TYPES`); None while nothing of it has begun."""
+    start, end = run.summary.started_at, run.summary.completed_at or now
+    if start is None or not run.stages:
+        return None
+    tracks = list(_tracks(run, events, steps, end))
+    every = [stretch for track in tracks for stretch in track.stretches]
+    whole = Interval(
+        min([start, *(stretch.start for stretch in every)]), max([end, *(stretch.end for stretch in every)])
+    )
+    scale = Timescale(whole, [Interval(each.start, each.end) for each in every if each.kind in _WORK])
+    lines: list[Line] = []
+    for track in tracks:
+        is_first = track.step is None and (not lines or lines[-1].group != track.stage.group)
+        lines.append(_line(track, names, scale, is_first=is_first))
+    return Waterfall(tuple(lines), scale.ticks(), scale.breaks)
+
+
+def _tracks(run: RunView, events: Sequence[EventView], steps: Sequence[StepView], end: datetime) -> Iterator[_Track]:
+    opened: dict[int, datetime | None] = {1: run.summary.started_at}
+    for stage in run.stages:
+        ended = opened.get(stage.group + 1)
+        done = stage.completed_at
+        opened[stage.group + 1] = max(filter(None, (ended, done)), default=None)
+    for stage in run.stages:
+        own = [event for event in events if event.stage_id == stage.stage_id]
+        stage_end = stage.completed_at or end
+        yield _Track(stage, list(_stretches(stage, own, opened.get(stage.group), stage_end)))
+        for step in steps:
+            if step.stage_id == stage.stage_id:
+                yield _Track(stage, [_stretch_of(step, stage, stage_end)], step)
+
+
+def _stretches(
+    stage: StageView, events: Sequence[EventView], opened: datetime | None, end: datetime
+) -> Iterator[Stretch]:
+    """Yield what a stage's time was spent on, as its events tell it."""
+    state, since, note = QUEUED, opened, ""
+    for event in events:
+        at = event.occurred_at
+        if since is not None and state and at > since:
+            yield Stretch(_ended(state, event.type), since, at, note)
+        state, note = _after(event, note)
+        since = at
+    if since is None or not state or end <= since:
+        return
+    if stage.status in TERMINAL_STAGE_STATUSES and state == RUNNING:
+        state = STOPPED
+    yield Stretch(state, since, end, note)
+
+
+def _after(event: EventView, note: str) -> tuple[str, str]:
+    """Return what a stage does after an event, and the name of the attempt it does it in."""
+    if event.type == EventType.STAGE_STARTED:
+        return RUNNING, f"Attempt {orjson.loads(event.data).get('attempt', '')}"
+    if event.type == EventType.STAGE_SUSPENDED:
+        return WAITING, note
+    return (BACKOFF, note) if event.type == EventType.STAGE_RETRYING else ("", note)
+
+
+def _ended(state: str, event_type: str) -> str:
+    if event_type in {EventType.STAGE_RETRYING, EventType.STAGE_FAILED} and state == RUNNING:
+        return FAILED
+    return DONE if state == RUNNING else state
+
+
+def _stretch_of(step: StepView, stage: StageView, stage_end: datetime) -> Stretch:
+    is_over = stage.status in TERMINAL_STAGE_STATUSES
+    end = max(step.completed_at or stage_end, step.created_at)
+    if step.kind != "run":
+        return Stretch(WAITING, step.created_at, end, step.step_id)
+    if step.status == "completed":
+        kind = DONE
+    elif step.status == "failed":
+        kind = FAILED
+    else:
+        kind = STOPPED if is_over else RUNNING if step.status == "running" else BACKOFF
+    return Stretch(kind, step.created_at, end, step.step_id)
+
+
+def _line(track: _Track, names: Mapping[str, str], scale: Timescale, *, is_first: bool) -> Line:
+    stage, step = track.stage, track.step
+    bars = tuple(_bar(stretch, scale) for stretch in track.stretches)
+    if step is not None:
+        took = duration((track.stretches[0].end - track.stretches[0].start).total_seconds())
+        note = f"attempt {step.attempt}" if step.attempt > 1 else ""
+        return Line(
+            stage.stage_id, step.step_id, step.status.upper(), note, took, bars, step.step_id, step.kind, stage.group
+        )
+    note = f"attempt {stage.attempt} of {stage.max_attempts}" if stage.attempt > 1 else ""
+    took = "" if stage.started_at is None else between(stage.started_at, stage.completed_at)
+    return Line(
+        stage_id=stage.stage_id,
+        name=names.get(stage.stage_id, stage.stage_id),
+        status=str(stage.status),
+        note=note,
+        took=took,
+        bars=bars,
+        group=stage.group,
+        is_first_of_group=is_first,
+    )
+
+
+def _bar(stretch: Stretch, scale: Timescale) -> Bar:
+    x = scale.at(stretch.start)
+    width = max(scale.at(stretch.end) - x, _LEAST_WIDTH)
+    return Bar(stretch.kind, round(min(x, 100.0 - _LEAST_WIDTH), 3), round(width, 3), stretch.title)

@@ -1,0 +1,262 @@
+"""The console in a real browser: signing in, watching, starting, signalling, cancelling; by hand, by key, on a phone."""
+
+import re
+import time
+from typing import Any
+
+import psycopg
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from tests.support.console import HOSTILE, Stand
+
+# What is under test is all of WCAG 2.2 AA that a program can see, and more.
+AXE = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
+EVENTS = 10_000
+ORDER = {"order_id": "A-1", "total": 120}
+
+
+def check(page: Page, where: str) -> None:
+    """Fail with what axe finds."""
+    found = Axe().run(page, options=AXE)
+    violations = [
+        f"{where}: {each['id']}: {node['target']}: {node['failureSummary']}"
+        for each in found.response["violations"]
+        for node in each["nodes"]
+    ]
+    assert violations == [], "\n".join(violations)
+
+
+def test_signing_in_and_out(desk: Any) -> None:
+    page = desk.page
+    expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
+    expect(page.locator(".who")).to_contain_text("Northwind Stationery")
+    cookies = {each["name"]: each for each in page.context.cookies()}
+    session = cookies["tenantry_console"]
+    assert (session["httpOnly"], session["sameSite"]) == (True, "Lax")
+    assert page.evaluate("document.cookie") == ""
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Sign in")
+    page.go_back()
+    page.reload()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Sign in")
+    page.fill("#key", "tny_wrong")
+    page.press("#key", "Enter")
+    expect(page.get_by_role("alert")).to_contain_text("not accepted")
+
+
+def test_a_run_is_started_watched_and_signalled(desk: Any) -> None:
+    page = desk.open("/console/workflows/orders/start")
+    page.get_by_label("Order Id").fill("A-7")
+    page.get_by_label("Total").fill("250")
+    page.get_by_label("Street").fill("1 Main St")
+    page.get_by_role("button", name="Start the run").click()
+    expect(page.get_by_role("status").filter(has_text="The run was started.")).to_be_visible()
+    # Nobody reloads: the page keeps itself true.
+    waiting = page.get_by_role("region", name="Why is it waiting?")
+    expect(waiting).to_contain_text("waits for a signal")
+    expect(page.locator(".lines")).to_contain_text("Approval and payment")
+    waiting.get_by_role("link", name="Signal…").click()
+    expect(page.get_by_label("Step")).to_have_value("approval")
+    page.get_by_label("Payload").fill('{"by": "ada"}')
+    page.get_by_role("button", name="Send the signal").click()
+    # Not sent before it is confirmed.
+    assert "/signal" in page.url
+    page.get_by_label("Send this signal for good").check()
+    page.get_by_role("button", name="Send the signal").click()
+    expect(page.locator("h1 .status")).to_have_text("Completed")
+    expect(page.locator("#run-output")).to_contain_text('"ada"')
+    expect(page.locator("#run-events")).to_contain_text("workflow:completed")
+    expect(waiting).to_have_count(0)
+    assert desk.complaints == []
+
+
+def test_a_run_is_cancelled_after_a_question(desk: Any) -> None:
+    run = desk.start(run_at="2999-01-01T00:00:00Z")
+    page = desk.open(f"/console/runs/{run}")
+    expect(page.get_by_role("region", name="Why is it waiting?")).to_contain_text("start later")
+    page.get_by_role("link", name="Cancel…").click()
+    page.get_by_label("Reason").fill("by mistake")
+    assert desk.run(run)["status"] == "PENDING"
+    page.get_by_role("button", name="Cancel the run").click()
+    expect(page.locator("h1 .status")).to_have_text("Cancelled")
+    assert desk.run(run)["status"] == "CANCELLED"
+
+
+def test_the_list_is_filtered_by_its_address_and_follows_what_happens(desk: Any) -> None:
+    failed = desk.start(input={"fail": "no"}, tags=["one"])
+    done = desk.start(tags=["one", "two"])
+    desk.run(failed, wait=20)
+    desk.run(done, wait=20)
+    page = desk.open("/console/runs")
+    rows = page.locator("[data-row]")
+    expect(rows).to_have_count(2)
+    page.get_by_role("navigation", name="Status").get_by_role("link", name="Failed").click()
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text("Terminal: no")
+    assert "status=FAILED" in page.url
+    page.go_back()
+    page.get_by_label("Tag").fill("two")
+    page.get_by_role("button", name="Filter").click()
+    expect(rows).to_have_count(1)
+    assert "tag=two" in page.url
+    # A run that comes later appears by itself, where it fits the filter.
+    later = desk.start(tags=["two"])
+    expect(page.locator(f"#row-{later} .status")).to_have_text("Completed")
+    assert desk.complaints == []
+
+
+def test_keys_do_everything(desk: Any) -> None:
+    first, second = desk.start(), desk.start()
+    desk.run(second, wait=20)
+    page = desk.open("/console/runs")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    assert page.evaluate("document.activeElement.getAttribute('href')") == f"/console/runs/{first}"
+    page.keyboard.press("k")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(second))
+    page.keyboard.press("g")
+    page.keyboard.press("w")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Workflows")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.get_by_label("Single keys do something").uncheck()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    page.keyboard.press("Tab")
+    page.reload()
+    page.keyboard.press("Tab")
+    expect(page.locator(":focus")).to_have_text("To the content")
+
+
+def test_texts_of_tenants_do_nothing(desk: Any) -> None:
+    run = desk.start(input={"fail": HOSTILE, HOSTILE: HOSTILE}, tags=[HOSTILE[:64]])
+    desk.run(run, wait=20)
+    for path in ("/console/runs", f"/console/runs/{run}", f"/console/runs/{run}/stage?id=say", f"/console/runs/{run}/events",
+                 f"/console/workflows/anything/start?like={run}"):  # fmt: skip
+        page = desk.open(path)
+        expect(page.locator("main")).to_contain_text("<script>" if "start" not in path else "Start a run")
+        assert page.evaluate("window.pwned") is None
+    assert desk.complaints == []
+
+
+def test_nothing_but_our_own_files_is_loaded_and_the_policy_bites(desk: Any) -> None:
+    asked: list[str] = []
+    desk.page.on("request", lambda request: asked.append(request.url))
+    page = desk.open("/console/runs")
+    assert {url.split("/console")[0] for url in asked} == {desk.url}
+    page.evaluate(
+        "document.body.append(Object.assign(document.createElement('script'), {textContent: 'window.pwned = 1'}))"
+    )
+    assert page.evaluate("window.pwned") is None
+    assert any("Content Security Policy" in each for each in desk.complaints)
+
+
+@pytest.fixture(scope="module")
+def long_run(stand: Stand) -> tuple[str, str]:
+    """Return a key and a run with ten thousand events, most of them progress."""
+    tenant_id = stand.tenant("Long Haul")
+    key = stand.key(tenant_id)
+    api = stand.client(key)
+    run_id = api.post("/v1/runs", json={"workflow": "orders", "input": ORDER, "run_at": "2999-01-01T00:00:00Z"}).json()[
+        "id"
+    ]
+    with psycopg.connect(stand.urls.direct, autocommit=True) as root:
+        root.execute(
+            "insert into tenantry.outbox_events (tenant_id, run_id, sequence, type, stage_id, payload, occurred_at)"
+            " select %(tenant)s, %(run)s, n, case n %% 1000 when 2 then 'stage:started' when 3 then 'stage:retrying'"
+            " else 'stage:progress' end, 'price', json_build_object('fraction', n / 10000.0, 'attempt', n / 1000 + 1),"
+            " now() + n * interval '1 second' from generate_series(2, %(events)s) as n",
+            {"tenant": tenant_id, "run": run_id, "events": EVENTS},
+        )
+        root.execute(
+            "update tenantry.workflow_runs set event_sequence = %s, status = 'RUNNING', ready = false, started_at = now()"
+            " where run_id = %s",
+            (EVENTS, run_id),
+        )
+        root.execute(
+            "insert into tenantry.workflow_stages (tenant_id, run_id, stage_id, group_number, number, status, attempt,"
+            " max_attempts, started_at) values (%s, %s, 'price', 1, 1, 'RUNNING', 10, 20, now())",
+            (tenant_id, run_id),
+        )
+        root.execute(
+            "insert into tenantry.workflow_steps (tenant_id, run_id, stage_id, step_id, seq, kind, status, result, created_at)"
+            " select %s, %s, 'price', 'step-' || n, n, 'run', 'completed', '{}', now() + n * interval '1 second'"
+            " from generate_series(1, 500) as n",
+            (tenant_id, run_id),
+        )
+    return key, run_id
+
+
+def test_a_run_with_ten_thousand_events_opens_in_two_seconds(desk_of: Any, long_run: tuple[str, str]) -> None:
+    desk = desk_of()
+    key, run_id = long_run
+    desk.page.get_by_role("button", name="Sign out").click()
+    desk.page.fill("#key", key)
+    desk.page.press("#key", "Enter")
+    desk.page.wait_for_selector("nav[aria-label=Console]")
+    took: list[float] = []
+    for _ in range(3):
+        began = time.monotonic()
+        page = desk.open(f"/console/runs/{run_id}")
+        expect(page.locator("#run-events")).to_contain_text(str(EVENTS))
+        took.append(time.monotonic() - began)
+        page.goto("about:blank")
+    assert min(took) < 2, took
+    # All of it is there to be leafed through.
+    page = desk.open(f"/console/runs/{run_id}/events")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("10,000")
+    expect(page.locator(".events tbody tr")).to_have_count(200)
+    page.get_by_role("link", name="Next").click()
+    expect(page.locator(".events tbody tr").first).to_contain_text("201")
+    page.get_by_role("link", name="Stages").click()
+    expect(page.locator(".events tbody tr")).to_have_count(20)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_are_accessible_and_readable_on_a_phone(desk_of: Any, scheme: str) -> None:
+    desk = desk_of(color_scheme=scheme)
+    failed = desk.start("orders", input={"order_id": "A-2", "total": 666}, tags=["shop"])
+    waiting = desk.start("orders", input=ORDER, config={"price": {"vat": 0.1}})
+    later = desk.start(run_at="2999-01-01T00:00:00Z")
+    desk.run(failed, wait=20)
+    page = desk.open(f"/console/runs/{waiting}")
+    expect(page.get_by_role("region", name="Why is it waiting?")).to_contain_text("waits for a signal")
+    paths = [
+        "/console", "/console/runs", f"/console/runs/{failed}", f"/console/runs/{waiting}", f"/console/runs/{later}",
+        f"/console/runs/{waiting}/stage?id=approve", f"/console/runs/{failed}/events", f"/console/runs/{failed}/logs",
+        f"/console/runs/{waiting}/cancel", f"/console/runs/{waiting}/signal", "/console/workflows",
+        "/console/workflows/orders", "/console/workflows/orders/start", "/console/workers", "/console/keys",
+        "/console/usage", "/console/nothing",
+    ]  # fmt: skip
+    for path in paths:
+        page = desk.open(path)
+        check(page, path)
+        page.set_viewport_size({"width": 390, "height": 844})
+        # Nothing sticks out: a page scrolls one way only.
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
+        page.set_viewport_size({"width": 1280, "height": 860})
+    page.get_by_role("button", name="Sign out").click()
+    check(page, "sign in")
+
+
+def test_pages_do_not_jump_when_they_bring_themselves_up_to_date(desk: Any) -> None:
+    run = desk.start("orders", input=ORDER)
+    page = desk.open(f"/console/runs/{run}")
+    expect(page.get_by_role("region", name="Why is it waiting?")).to_be_visible()
+    page.evaluate(
+        "window.shift = 0; new PerformanceObserver((list) => list.getEntries().forEach((each) => { window.shift += each.value; }))"
+        ".observe({ type: 'layout-shift', buffered: false })"
+    )
+    page.get_by_role("link", name="Approval and payment").focus()
+    replaced = page.evaluate(
+        "new Promise((done) => new MutationObserver(() => done(true)).observe(document.querySelector('main'), {childList: true, subtree: true}))"
+    )
+    assert replaced
+    assert page.evaluate("window.shift") < 0.05
+    # Who had a place in the page keeps it.
+    assert page.evaluate("document.activeElement.textContent") == "Approval and payment"
