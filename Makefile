@@ -34,7 +34,7 @@ demo: $(STAMP) ## Start everything, run the sample workflows of two tenants (ONC
 test: lint types test-only ## Lint, types, import rules and all tests
 
 .PHONY: test-only
-test-only: $(STAMP) ## Only the tests (TESTS="path -k word" for some of them)
+test-only: $(STAMP) .venv-helm/.installed ## Only the tests (TESTS="path -k word" for some of them)
 ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
 else
@@ -73,6 +73,19 @@ profile: $(STAMP) ## Show where the time of W1 goes, in the worker and in the se
 	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r tests/bench/requirements.txt
 	@touch $@
 
+# Helm as a library is large, and only the tests of the chart want it: an environment of its own.
+.PHONY: chart-setup
+chart-setup: .venv-helm/.installed ## Make .venv-helm, with which the chart is tested
+
+.venv-helm/.installed: tests/helm/requirements.txt
+	@test -x .venv-helm/bin/python || $(PYTHON) -m venv .venv-helm
+	.venv-helm/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r tests/helm/requirements.txt
+	@touch $@
+
+.PHONY: chart-docs
+chart-docs: $(STAMP) ## Write the table of values into helm/README.md from the comments of helm/values.yaml
+	$(BIN)/python -m tests.helm.values_table
+
 .PHONY: soak
 soak: $(STAMP) ## Random commands and crashes against a model, for long
 	$(BIN)/python -m pytest -m soak -s $(TESTS)
@@ -84,11 +97,12 @@ pins: ## Write requirements.txt and requirements-dev.txt from pyproject.toml
 	.venv-pins/bin/pip-compile $(PIN_OPTIONS) --extra dev --output-file requirements-dev.txt pyproject.toml
 	.venv-pins/bin/pip-compile $(PIN_OPTIONS) --constraint requirements-dev.txt --output-file requirements.txt pyproject.toml
 	.venv-pins/bin/pip-compile $(PIN_OPTIONS) --output-file tests/bench/requirements.txt tests/bench/requirements.in
-	@sed -i '/^# The following packages are considered/d' requirements.txt requirements-dev.txt tests/bench/requirements.txt
+	.venv-pins/bin/pip-compile $(PIN_OPTIONS) --output-file tests/helm/requirements.txt tests/helm/requirements.in
+	@sed -i '/^# The following packages are considered/d' requirements.txt requirements-dev.txt tests/*/requirements.txt
 
 PIN_OPTIONS = --quiet --generate-hashes --strip-extras --allow-unsafe --no-header --no-annotate \
   --no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(if $(UPGRADE),--upgrade)
 
 .PHONY: clean
 clean: ## Remove what set-up, tests and tools made
-	rm -rf .venv .venv-pins .venv-bench .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist ./*.egg-info
+	rm -rf .venv .venv-pins .venv-bench .venv-helm .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist ./*.egg-info

@@ -74,7 +74,7 @@ def test_make_targets_exist(page: Path) -> None:
     assert named - targets == set()
 
 
-@pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt"])
+@pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt", "tests/helm/requirements.txt"])
 def test_every_pin_has_a_hash_and_no_download_address(name: str) -> None:
     lines = (CHECKOUT / name).read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
     pins = [line for line in lines if line.strip() and not line.startswith("#")]
