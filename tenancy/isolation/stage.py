@@ -14,6 +14,7 @@ import psycopg
 from psycopg import sql
 
 from tenancy.isolation.catalog import Connection, Table, ask
+from tenancy.isolation.errors import InconclusiveError
 from tenancy.isolation.rows import owned_by
 from tenancy.sql import Statement
 
@@ -102,12 +103,18 @@ class Stage:
             self._run_all([_UNDO])
 
     def asked(self, statement: Statement, **params: object) -> list[dict[str, Any]]:
-        """Run a question of ours as the player; no rows when the situation does not even let it be one."""
+        """Run a question of ours as the player; no rows when not even binding the empty tenant works.
+
+        Raises:
+            InconclusiveError: the role cannot be played, or the transaction not be bound.
+        """
         try:
             self._run_all([_SAVEPOINT, self._entrance])
             return ask(self.connection, statement, **params)
-        except psycopg.Error:
-            return []
+        except psycopg.Error as error:
+            if self.situation == "empty":
+                return []
+            raise InconclusiveError(f"the role cannot be played: {_refusal(error)}") from error
         finally:
             self._run_all([_UNDO])
 

@@ -349,6 +349,31 @@ async def test_a_tenants_key_opens_no_route_of_the_operator(
     assert await world.fingerprint() == before
 
 
+async def test_what_the_database_says_of_an_error_never_leaves(world: World, client: httpx.AsyncClient) -> None:
+    """Messages, details and hints quote values; here all of them do, whatever the state."""
+    raising = (
+        "create or replace function pg_temp.tell() returns trigger language plpgsql as"
+        f" $$ begin raise exception '{MARK}' using errcode = '%s', detail = '{MARK}', hint = '{MARK}', column = '{MARK}'; end $$"
+    )
+    create = next(spec for spec in OF_TENANTS if (spec.method, spec.path) == ("POST", "/v1/runs"))
+    try:
+        for state in ("23505", "23514", "23503", "22P02", "42501", "0A000", "P0001", "40001", "57014", "XX000"):
+            await world.superuser.execute((raising % state).encode())
+            await world.superuser.execute(
+                "create or replace trigger tells before insert on tenantry.workflow_runs"
+                " for each row execute function pg_temp.tell()"
+            )
+            seen = len(world.server.log)
+            answer = await world.ask(client, create, {})
+            assert answer.status >= 500, (state, answer)
+            assert f"ERROR:  {MARK}" in world.server.log[seen:]
+            assert MARK not in answer.body, state
+            assert MARK not in str(answer.headers), state
+    finally:
+        await world.superuser.execute("drop trigger if exists tells on tenantry.workflow_runs")
+    assert (await world.ask(client, create, {})).status == 201
+
+
 @pytest.mark.parametrize("body", [model for model in vars(serverless_app).values() if _names_a_run(model)])
 async def test_functions_answer_anothers_run_like_one_that_never_was(world: World, body: type[BaseModel]) -> None:
     """The one-shot entry points are told the tenant by who calls them: each with a run of somebody else's."""

@@ -51,7 +51,7 @@ HARMLESS = {
 @pytest.mark.parametrize("harmless", HARMLESS)
 def test_what_leaks_nothing_passes(isolation: MakeSuite, spoil: Spoil, harmless: str) -> None:
     spoil(HARMLESS[harmless])
-    assert run(isolation(), "shop.orders") == {}
+    assert run(isolation(situations=("other", "ended")), "shop.orders") == {}
 
 
 def test_a_role_may_cross_tenants_as_far_as_is_said_and_no_further(isolation: MakeSuite, spoil: Spoil) -> None:
@@ -99,7 +99,7 @@ def test_a_row_factory_makes_rows_in_the_products_own_way(isolation: MakeSuite, 
             (tenant,),
         )
 
-    suite = isolation(rows={"shop.orders": order})
+    suite = isolation(rows={"shop.orders": order}, situations=("other",))
     assert run(suite, "shop.orders") == {}
     assert run(suite, "shop.lines") == {}
     empty = isolation(rows={"shop.orders": lambda _connection, _tenant: None})
@@ -113,6 +113,14 @@ def test_a_row_factory_makes_rows_in_the_products_own_way(isolation: MakeSuite, 
 def test_what_would_test_nothing_is_refused(isolation: MakeSuite, changes: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"no such table|no table|two tenants"):
         isolation(**changes).suite()
+
+
+def test_a_binding_that_fails_says_so_on_every_test(isolation: MakeSuite) -> None:
+    failures = run(isolation(bind=["select bind(%(tenant)s)"]), "shop.orders", "select[other]", "keys[other]")
+    assert len(failures) == 2
+    for failure in failures.values():
+        assert isinstance(failure, InconclusiveError)
+        assert "42883" in str(failure)
 
 
 def test_it_can_be_called_without_pytest(isolation: MakeSuite, spoil: Spoil) -> None:
