@@ -46,6 +46,7 @@ NAMES_IN_CODE = {"workflow_id": "chain"}
 BODIES: Mapping[str, Mapping[str, Any]] = {
     "RunCreateBody": {"workflow": "chain", "input": {"n": 1}},
     "BulkCancelBody": {"filter": {"tag": MARK}},
+    "BulkRedriveBody": {"filter": {"tag": MARK}},
 }
 # The paths of the functions that are given a run, by what they take.
 FUNCTIONS = {"JobBody": "/jobs", "RunBody": "/runs"}
