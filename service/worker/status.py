@@ -29,6 +29,8 @@ TEXT = "text/plain; charset=utf-8"
 STALLED_AFTER_S = 120.0
 # Whoever asks more often than this is told the same again: reading the depth takes the connection that finds work.
 DEPTH_FRESH_S = 2.0
+# A scrape that waits longer for a database that is away would be given up, and with it the figure that says so.
+DEPTH_WITHIN_S = 2.0
 
 
 class HostCollector:
@@ -37,6 +39,7 @@ class HostCollector:
     def __init__(self, host: WorkerHost) -> None:
         self._host = host
         self.depth: dict[str, float] = {}
+        self.is_depth_unknown = False
 
     def collect(self) -> Iterable[Metric]:
         """Return what there is to say now."""
@@ -48,7 +51,7 @@ class HostCollector:
         yield CounterMetricFamily("tenantry_runs_started", "Runs this worker started.", value=host.pulse.claimed_runs)
         yield CounterMetricFamily("tenantry_leases_expired", "Leases taken back.", value=host.pulse.reaped)
         away = GaugeMetricFamily("tenantry_database_away", "1 while the database cannot be reached.")
-        away.add_metric([], float(host.pulse.is_database_away))
+        away.add_metric([], float(host.pulse.is_database_away or self.is_depth_unknown))
         yield away
         if host.executor is not None:
             yield from self._execution()
@@ -111,12 +114,17 @@ class StatusApp:
 
     async def _read_metrics(self) -> tuple[int, str]:
         if monotonic() - self._depth_at >= DEPTH_FRESH_S:
-            # While the database is away the depth is unknown: an old one would keep autoscaling and alerts quiet.
-            self._collector.depth = {}
-            with contextlib.suppress(TenancyError):
-                self._collector.depth = await self._host.depth()
-                self._depth_at = monotonic()
+            await self._read_depth()
         return 200, generate_latest(self._metrics).decode()
+
+    async def _read_depth(self) -> None:
+        # While the database is away the depth is unknown: an old one would keep autoscaling and alerts quiet.
+        self._collector.depth, self._collector.is_depth_unknown = {}, True
+        with contextlib.suppress(TenancyError, TimeoutError):
+            async with asyncio.timeout(DEPTH_WITHIN_S):
+                self._collector.depth = await self._host.depth()
+            self._collector.is_depth_unknown = False
+        self._depth_at = monotonic()
 
 
 @asynccontextmanager

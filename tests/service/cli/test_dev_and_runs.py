@@ -130,6 +130,15 @@ def test_a_failed_run_is_watched_to_1(development: Development) -> None:
     assert "negative" in watched.out
 
 
+def test_a_start_is_followed_to_its_end_with_a_key_from_a_file(development: Development, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text(f"{development.settings['API_KEY']}\n")
+    tenantry = CommandLine({"API_URL": development.settings["API_URL"], "API_KEY_FILE": str(key)})
+    ended = tenantry("run", "start", "doubling", "--input", "21", "--watch", "--json")
+    assert (ended.status, ended.json["status"], ended.json["output"]) == (0, "COMPLETED", 42)
+    assert tenantry("run", "start", "doubling", "--input", "-1", "--watch").status == 1
+
+
 def test_a_repeat_with_its_key_starts_nothing_new_and_another_request_is_refused(development: Development) -> None:
     tenantry, key = development.tenantry, uuid4().hex
     first = tenantry("run", "start", "doubling", "--input", "1", "--idempotency-key", key, "--json").json

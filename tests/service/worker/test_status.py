@@ -118,16 +118,20 @@ async def test_the_depth_is_read_once_for_scrapes_in_a_row_and_not_told_when_it_
     own_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     urls = own_cluster.create()
-    settings = DatabaseSettings(urls.straight("tenantry_worker"), pool_timeout=0.5)
-    dispatch = DatabaseSettings(urls.straight("tenantry_dispatcher"), pool_timeout=0.5, pool_size=1)
+    settings = DatabaseSettings(urls.straight("tenantry_worker"), pool_timeout=60)
+    dispatch = DatabaseSettings(urls.straight("tenantry_dispatcher"), pool_timeout=60, pool_size=1)
     async with Database(settings) as database, Database(dispatch) as dispatch_database:
         asked = Asked(urls, database, dispatch_database)
         async with asked.client:
+            monkeypatch.setattr("service.worker.status.DEPTH_FRESH_S", 3600.0)
             assert (await asked.metrics())["tenantry_queue_depth"] == 0
             own_cluster.postgres.kill()
             assert (await asked.metrics())["tenantry_queue_depth"] == 0
             monkeypatch.setattr("service.worker.status.DEPTH_FRESH_S", 0.0)
-            metrics = await asked.metrics()
+            # A scrape of Prometheus waits ten seconds.
+            async with asyncio.timeout(8):
+                metrics = await asked.metrics()
+            assert metrics["tenantry_database_away"] == 1
             assert not [name for name in metrics if "queue" in name]
             assert [name for name in metrics if name.startswith("tenantry_build_info")]
             assert (await asked.get("/healthz"))[0] == 200
