@@ -11,7 +11,7 @@ import psycopg
 import typer
 from sqlalchemy.exc import DBAPIError
 
-from service.cli import audits
+from service.cli import audits, distribution
 from service.cli.operator import read_settings
 from service.cli.output import Json, print_fields, print_json, tell
 from service.cli.refusals import CommandError
@@ -19,8 +19,9 @@ from service.cli.refusals import CommandError
 # Longer ones are cut off by PgBouncer, which then refuses the login.
 MAX_PASSWORD_BYTES = 2000
 
-app = typer.Typer(help="The database: migrate, status, audit, userlist.", no_args_is_help=True)
+app = typer.Typer(help="The database: migrate, status, audit, distribute, userlist.", no_args_is_help=True)
 app.command("audit")(audits.audit)
+app.command("distribute")(distribution.distribute)
 
 
 @app.command("migrate")
