@@ -15,8 +15,6 @@ from tenancy.callers import PsycopgAdapter
 
 _CONNECT_SECONDS = 10
 HONESTLY = "Run on no cluster by any test of Tenantry: the statements are parsed, the schema is held against the rules."
-    "Not run on a cluster by any test of Tenantry: the statements are parsed, the schema is held against the rules."
-)
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the statements and run none.")]
 
 

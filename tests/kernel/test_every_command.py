@@ -35,6 +35,7 @@ from kernel import (
     RunListVersions,
     RunPurge,
     RunReapStuck,
+    RunRedrive,
     RunTransition,
     Settlement,
     StageCompleted,
@@ -125,6 +126,12 @@ async def run_reap_stuck(scene: Scene) -> Command[Any]:
         )
     await scene.sql("delete from tenantry.job_queue where tenant_id = %(tenant)s")
     return RunReapStuck()
+
+
+async def run_redrive(scene: Scene) -> Command[Any]:
+    run_id = await scene.started("fan")
+    await scene.dispatch(RunCancel(run_id))
+    return RunRedrive(run_id)
 
 
 async def run_purge(scene: Scene) -> Command[Any]:
@@ -255,6 +262,7 @@ CASES: Mapping[type[Any], Callable[[Scene], Awaitable[Command[Any]]]] = {
     RunListVersions: run_list_versions,
     RunPurge: run_purge,
     RunReapStuck: run_reap_stuck,
+    RunRedrive: run_redrive,
     RunTransition: run_transition,
     StagePollSuspended: stage_poll_suspended,
     StepSignal: step_signal,
