@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 from collections import Counter
 from contextlib import ExitStack
 from uuid import UUID
@@ -130,3 +131,5 @@ async def test_a_rolling_deploy_under_load_loses_nothing_and_counts_no_failure(r
     assert told.keys() == {'tenantry_jobs_finished_total{outcome="completed"}'}
     assert figures["tenantry_leases_expired_total"] == 0
     assert [pid for pid, text in outputs.items() if "Traceback" in text or "execution_lost" in text] == []
+    for text in outputs.values():
+        assert all({"time", "level", "logger", "event"} <= json.loads(line).keys() for line in text.splitlines())

@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import yaml
 
 from service.cli.main import app
 from tests.helm.values_table import README, UndocumentedError, rows, with_table
-from tests.support.chart import CASES, CHART, Rendered
+from tests.support.chart import CASES, CHART, CHECKOUT, Rendered
 
 VALUES = (CHART / "values.yaml").read_text()
 
@@ -62,6 +63,24 @@ def test_every_alert_has_a_paragraph_and_every_paragraph_an_alert(rendered: dict
     for rule in group["rules"]:
         assert rule["annotations"]["runbook_url"] == f"https://runbooks.example.com/tenantry#{rule['alert'].lower()}"
         assert rule["labels"].keys() >= {"severity", "team"}
+
+
+def test_chart_image_and_package_have_one_version() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    package = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["version"]
+    (image,) = re.findall(r"^ARG VERSION=(.+)$", (CHECKOUT / "Dockerfile").read_text(), re.MULTILINE)
+    assert (chart["version"], chart["appVersion"], image) == (package, package, package)
+    assert f"## {package}" in (CHART / "UPGRADING.md").read_text()
+
+
+def test_links_of_the_handbook_lead_somewhere() -> None:
+    readme = README.read_text()
+    headings = {
+        re.sub(r"[^\w -]", "", found).strip().lower().replace(" ", "-")
+        for found in re.findall(r"^#+ (.+)$", readme, re.MULTILINE)
+    }
+    for target in re.findall(r"\]\(([^)]+)\)", readme):
+        assert target[1:] in headings if target.startswith("#") else (CHART / target).exists(), target
 
 
 def test_only_what_the_readme_calls_required_must_be_given() -> None:
