@@ -148,7 +148,7 @@ class Helm:
 
 
 class HelmBinary(Helm):
-    """The same with a `helm` on the machine; only schemas still need the library's environment."""
+    """The same with a `helm` on the machine; only notes and schemas still need the library's environment."""
 
     def __init__(self, program: str) -> None:
         super().__init__()
@@ -157,10 +157,11 @@ class HelmBinary(Helm):
     def render(
         self, values: Values, *, chart: Path = CHART, name: str = "rel", namespace: str = "ns", revision: int = 1
     ) -> Rendered:
-        """Render; a binary tells apart install and upgrade, not further revisions, and leaves out the notes."""
+        """Render; a binary tells apart install and upgrade, no further revisions, and its notes are the library's."""
+        notes = super().render(values, chart=chart, name=name, namespace=namespace, revision=revision).texts
         upgrade = ["--is-upgrade"] if revision > 1 else []
         text = self._run(values, "template", name, str(chart), "--namespace", namespace, *upgrade)
-        texts: dict[str, str] = {}
+        texts = {path: text for path, text in notes.items() if path.endswith("NOTES.txt")}
         for part in text.split("---\n# Source: ")[1:]:
             path, _, body = part.partition("\n")
             texts[path] = f"{texts.get(path, '')}---\n{body}"
