@@ -80,6 +80,7 @@ from kernel.execution.outcome import (
 from kernel.execution.perform import give_steps, invocation_of
 from kernel.execution.stage_runner import StageInvocation, run_stage, run_when
 from kernel.execution.steps import Step, Steps
+from kernel.execution.tracing import ExecutionSpan
 from kernel.fence import Fence
 from kernel.jobs import LeasedJob
 from kernel.kernel import BoundKernel, Kernel, TransactionProvider
@@ -120,6 +121,7 @@ __all__ = [
     "EventType",
     "Execution",
     "ExecutionError",
+    "ExecutionSpan",
     "Fence",
     "FieldError",
     "GhostJob",

@@ -5,11 +5,14 @@ statement whatever their number, which writes in one order for all commands: run
 """
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import orjson
 
+from kernel import telemetry
+from kernel.locking import LockedRun, StageRow
 from tenancy import TenantTransaction, load_sql
 
 SQL = load_sql(__file__)
@@ -26,7 +29,7 @@ class Changes:
     """The writes of one transaction; each field holds the items of the statement of its name.
 
     A stage or a job may be moved twice in one transaction (retried, then cancelled with its run): the moves are merged,
-    because one UPDATE takes only one item a row.
+    because one UPDATE takes only one item a row. `markers` are told to the runs' traces once the rest is written.
     """
 
     update_runs: list[Item] = field(default_factory=list[Item])
@@ -38,6 +41,7 @@ class Changes:
     insert_events: list[Item] = field(default_factory=list[Item])
     insert_annotations: list[Item] = field(default_factory=list[Item])
     insert_definitions: list[Item] = field(default_factory=list[Item])
+    markers: list[telemetry.Marker] = field(default_factory=list[telemetry.Marker])
 
     def move_stage(self, run_id: UUID, stage_id: str, item: Item) -> None:
         """Update a stage, on top of what this transaction already does to it."""
@@ -51,6 +55,26 @@ class Changes:
         """Delete a job; what this transaction was going to make of it is void."""
         self.update_jobs.pop((run_id, stage_id), None)
         self.delete_jobs.add((run_id, stage_id))
+
+    def mark(
+        self, name: str, run: LockedRun, stage: StageRow | None = None, *, at: datetime | None = None, **values: str
+    ) -> None:
+        """Have the run's trace told of a moment, now or `at`; `values` are attributes (`a__b` is `tenantry.a.b`)."""
+        parent = telemetry.traced_context(run.run_id, run.traceparent)
+        if parent is None:
+            return
+        self.markers.append(
+            telemetry.Marker(
+                name,
+                run.run_id,
+                run.workflow_id,
+                parent,
+                at or run.now,
+                stage=None if stage is None else stage.stage_id,
+                attempt=None if stage is None else stage.attempt,
+                attributes={f"tenantry.{key.replace('__', '.')}": value for key, value in values.items() if value},
+            )
+        )
 
     def arguments(self) -> dict[str, str | None]:
         """Return the items as the statement takes them: JSON arrays in key order, None for those that have none.
@@ -75,6 +99,12 @@ class Changes:
         arguments = self.arguments()
         if any(arguments.values()):
             await tx.send([(SQL["write"], {**arguments, "run_ids": self.run_ids()})])
+        self.tell(tx.tenant_id)
+
+    def tell(self, tenant_id: UUID) -> None:
+        """Tell the runs' traces what has been written."""
+        if self.markers:
+            telemetry.tell(tenant_id, self.markers)
 
     def run_ids(self) -> list[UUID]:
         """Return the runs whose rows are updated or deleted, in key order: they bound what the statement reads."""

@@ -87,6 +87,7 @@ class RunDraft:
             definition_version=self.run.version,
             redrive_count=self.run.redrive_count,
         )
+        self.changes.mark("run.started", self.run)
 
     def finish(
         self,
@@ -111,6 +112,8 @@ class RunDraft:
             self.emit(EventType.WORKFLOW_FAILED, error=error)
         else:
             self.emit(EventType.WORKFLOW_CANCELLED, reason=reason)
+        code = "" if error is None else str(error["code"])
+        self.changes.mark("run.finished", self.run, outcome=status.lower(), error__code=code)
 
     def _cancel_stage(self, stage: StageRow) -> None:
         # A leased job stays until its worker has let go of it (ghost "orphan") or its lease lapsed: the body still runs

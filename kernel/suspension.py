@@ -25,12 +25,13 @@ def suspend(draft: RunDraft, stage: StageRow, fence: Fence, waited: Sequence[Row
     The wait is announced once, not once a poll.
     """
     due_at, waiting_for = _earliest(draft.now, waited)
-    is_news = waiting_for is not None and _name(waiting_for) != _name(stage.waiting_for)
+    is_news = _name(waiting_for) not in (None, _name(stage.waiting_for))
     stage.waiting_for = waiting_for if waiting_for is not None else stage.waiting_for
     draft.settle_stage(stage, StageStatus.SUSPENDED, fence, next_poll_at=due_at, waiting_for=stage.waiting_for)
     _park(draft, stage, fence.attempt, due_at)
-    if is_news:
+    if waiting_for is not None and is_news:
         draft.emit(EventType.STAGE_SUSPENDED, stage_id=stage.stage_id, attempt=stage.attempt, waiting_for=waiting_for)
+        draft.changes.mark("run.suspended", draft.run, stage, wait__kind=waiting_for["kind"])
     return due_at
 
 

@@ -37,6 +37,7 @@ from service.http.routing import Api
 from service.probes import ReadinessGate
 from service.problems import MEDIA_TYPE, problem_of
 from service.settings import Settings
+from service.telemetry import current
 from service.tokens import TokenVerifier
 from tenancy import Database
 
@@ -101,6 +102,7 @@ def _build_api(settings: Settings, registry: Registry, work_due: Callable[[uuid.
         slots=asyncio.Semaphore(settings.pool_size),
         stopping=asyncio.Event(),
         metrics=HttpMetrics(),
+        telemetry=current(),
         document=document,
         page=render_page(document),
     )
@@ -122,6 +124,7 @@ async def opened(app: Litestar) -> AsyncIterator[None]:
     api: Api = app.state.api
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(api.database)
+        await stack.enter_async_context(api.telemetry.writing(api.database))
         if api.operator_database is not None:
             await stack.enter_async_context(api.operator_database)
         try:

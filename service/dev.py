@@ -18,6 +18,7 @@ from service.cli.refusals import explain
 from service.probes import ReadinessGate
 from service.process import serve_api
 from service.settings import Settings, load_registry
+from service.telemetry import set_up
 from service.worker.host import WorkerHost
 from service.worker.process import run_host, worker_databases
 from tenancy import Database
@@ -50,6 +51,7 @@ def main() -> None:
     try:
         settings = Settings.from_environment(os.environ)
         registry = load_registry(settings.require("workflows"))
+        set_up("tenantry", settings.trace_tenant_header)
         uvloop.run(serve(settings, os.environ[WORKER_URL], registry))
     except Exception as error:  # noqa: BLE001 - the outermost frame: what comes here has no other handler
         for line in explain(error):

@@ -18,6 +18,7 @@ from service.app import create_app
 from service.http.routing import Api
 from service.memory import collect_rarely
 from service.settings import Settings, load_registry
+from service.telemetry import current, set_up
 from tenancy import DatabaseUnavailableError, UnsafeRoleError
 
 if sys.platform != "win32":
@@ -95,9 +96,12 @@ def run_api(settings: Settings) -> int:
     settings.require("database_url")
     registry = load_registry(settings.require("workflows"))
     collect_rarely()
+    set_up("tenantry-api", settings.trace_tenant_header)
     loop_factory = None if sys.platform == "win32" else uvloop.new_event_loop
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        return runner.run(_run(settings, registry))
+        status = runner.run(_run(settings, registry))
+    current().close()
+    return status
 
 
 async def _run(settings: Settings, registry: Registry) -> int:

@@ -54,6 +54,9 @@ class Settings:
     pool_max_lifetime: timedelta = timedelta(hours=1)
     max_payload_bytes: int = 16 * MIB
     retention: timedelta = timedelta(0)
+    span_retention: timedelta = timedelta(days=7)
+    trace_tenant_header: str | None = None
+    trust_traceparent: bool = False
     jwt_issuer: str | None = None
     jwt_audience: str | None = None
     jwt_jwks_url: str | None = None
@@ -190,6 +193,12 @@ def _switch(text: str) -> bool:
         raise ValueError(f"{text!r} is neither on nor off") from None
 
 
+def _header_name(text: str) -> str:
+    if not text.isascii() or not text.replace("-", "").isalnum():
+        raise ValueError(f"{text!r} is no name of an HTTP header")
+    return text
+
+
 def _database_url(text: str) -> str:
     # The text is never repeated in the refusal: it may hold a password.
     parts = urlsplit(text)
@@ -230,6 +239,8 @@ _SPECIAL: Final[dict[str, Callable[[str], object]]] = {
     "pool_size": _whole(1, 1000),
     "max_payload_bytes": _whole(1, 1024 * MIB),
     "prepared_statements": _switch,
+    "trust_traceparent": _switch,
+    "trace_tenant_header": _header_name,
     "jwt_jwks_url": _web_url,
     "log_format": _one_of("json", "text"),
     "log_level": _one_of("debug", "info", "warning", "error"),

@@ -25,6 +25,7 @@ from kernel.errors import JobNotAvailableError
 from kernel.execution.ledger import StepAnswer, StepOp, StepRow
 from kernel.execution.outcome import StageCompleted, StageFailed, StageOutcome
 from kernel.execution.perform import Performance, ask_when, perform
+from kernel.execution.tracing import ExecutionSpan
 from kernel.jobs import LeasedJob
 from kernel.locking import load_stages, lock_run
 from kernel.states import JobStatus, RunStatus, StageStatus
@@ -111,22 +112,28 @@ async def execute_leased(job: LeasedJob, who: Execution) -> JobExecuted:
     """Ask, begin, run and settle a leased job, each write in a transaction of `who`'s."""
     tenant_id, transactions, scope = who.tenant_id, who.transactions, who.scope
     limit = scope.limits.max_payload_bytes
-    performance = await ask_when(job, tenant_id, limit)
+    tracing = ExecutionSpan.of(tenant_id, job)
+    with tracing.entered():
+        performance = await ask_when(job, tenant_id, limit)
     if performance is None and not job.begun:
         async with transactions() as tx:
             (begun,) = await job_begin(JobBegin([job], wait=True), tx, scope)
         if begun.status != "begun":
+            tracing.end(begun.status, None)
             return ghost("orphan")
         job = begun.job
     if performance is None:
-        performance = await perform(job, tenant_id, limit, _Ledger(job, transactions, scope))
+        with tracing.entered():
+            performance = await perform(job, tenant_id, limit, _Ledger(job, transactions, scope))
     settlement = Settlement(job, performance.outcome, performance.annotations, performance.steps)
     try:
         async with transactions() as tx:
             (settled,) = await job_settle(JobSettle(who.worker_id, [settlement], wait=True), tx, scope)
     except TransactionAbortedError as aborted:
+        tracing.end("lost", None)
         failure = _what_spoilt(performance.outcome, aborted)
         raise failure from failure.__cause__
+    tracing.end(settled.status, performance.outcome)
     return _answer(settled, performance)
 
 

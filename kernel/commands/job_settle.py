@@ -196,6 +196,9 @@ def settle_one(item: Settlement, batch: SettleBatch) -> Settled:
         _discard(draft, job, ghost_reason)
         return Settled(job.run_id, job.stage_id, "ghost", ghost_reason=ghost_reason, run_status=draft.run.status)
     stage = draft.stages[job.stage_id]
+    if job.replay and isinstance(item.outcome, StageCompleted | StageFailed):
+        # Told now that it is known: most replays only find that there is still nothing to go on with.
+        draft.changes.mark("run.resumed", draft.run, stage, at=job.fence.started_at)
     leased_before = len(draft.leased)
     delay = _apply(draft, stage, item, batch)
     return Settled(

@@ -99,6 +99,8 @@ async def job_settle_expected(command: JobSettleExpected, tx: TenantTransaction,
         **writes,
     )
     assert row is not None
+    if row["is_written"]:
+        batch.changes.tell(tx.tenant_id)
     return SettledAsExpected(settled if row["is_written"] else None, row["now"])
 
 

@@ -86,6 +86,8 @@ def _reap_one(draft: RunDraft, row: Row, limits: KernelLimits) -> ReapedLease | 
         draft.drop_job(stage_id)
         return None
     attempt: int = row["job_attempt"]
+    reason = ABSOLUTE_CAP if row["over_cap"] else HEARTBEAT_LOST
+    draft.changes.mark("lease.expired", draft.run, stage, reason=reason)
     if row["over_cap"]:
         error = f"{ABSOLUTE_CAP}: the stage ran longer than {_seconds(limits.job_absolute_timeout)} s"
         draft.fail(stage, attempt, error, ABSOLUTE_CAP)

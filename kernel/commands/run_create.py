@@ -31,6 +31,7 @@ from kernel.errors import (
 )
 from kernel.idempotency import key_faults
 from kernel.states import RunStatus
+from kernel.telemetry import Work, create_span
 from tenancy import Call, Row, TenantTransaction, load_sql
 
 SQL = load_sql(__file__)
@@ -44,7 +45,7 @@ UNLIMITED = 2**31 - 1
 class RunCreated:
     """The run that the request stands for; `replayed` when an earlier request with the same key had created it.
 
-    `created_at` and `run_at` are set for a run that this request created.
+    `created_at`, `run_at` and the `traceparent` of its `run.create` span are set for a run that this request created.
     """
 
     run_id: UUID
@@ -53,6 +54,7 @@ class RunCreated:
     replayed: bool
     created_at: datetime | None = None
     run_at: datetime | None = None
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,8 @@ class RunCreate(Command[RunCreated]):
     `input` and `config` (`{stage_id: {…}}`) are plain JSON values. `run_at` is aware and delays the run, `priority`
     is 0 to 9 with 9
     first. The key is scoped to the tenant; a repeat with the same request returns the first run, with another it is
-    refused.
+    refused. `traceparent` and `tracestate` are those of the caller's own span, trusted to be its parent; without them
+    the current span is.
 
     Raises:
         UnknownWorkflowError, UnknownVersionError: nothing of that name is registered here.
@@ -126,8 +129,10 @@ async def run_create(command: RunCreate, tx: TenantTransaction, scope: Scope) ->
         await _keep_within_limits(request, run_id, admission, tx)
     now: datetime = admission["now"]
     version = request.workflow.definition_version
-    created = RunCreated(run_id, RunStatus.PENDING, version, False, now, command.run_at or now)
-    await tx.send([_creation(request, created)])
+    work = Work(tx.tenant_id, run_id, command.workflow_id, op="run.create")
+    traceparent, tracestate = create_span(work, command.traceparent, command.tracestate)
+    created = RunCreated(run_id, RunStatus.PENDING, version, False, now, command.run_at or now, traceparent)
+    await tx.send([_creation(request, created, tracestate)])
     return created
 
 
@@ -247,7 +252,7 @@ async def _keep_within_limits(request: _Request, run_id: UUID, admission: Row, t
         raise refusal
 
 
-def _creation(request: _Request, created: RunCreated) -> Call:
+def _creation(request: _Request, created: RunCreated, tracestate: str | None) -> Call:
     command = request.command
     run = {
         "run_id": created.run_id,
@@ -257,8 +262,8 @@ def _creation(request: _Request, created: RunCreated) -> Call:
         "run_at": command.run_at,
         "input": request.input,
         "config": request.config,
-        "traceparent": command.traceparent,
-        "tracestate": command.tracestate,
+        "traceparent": created.traceparent,
+        "tracestate": tracestate,
     }
     tags = [{"tag": tag, "run_id": created.run_id} for tag in sorted(set(command.tags))]
     arguments = {"at": created.created_at, "runs": encode([run]), "tags": encode(tags) if tags else None}

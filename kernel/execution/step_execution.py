@@ -10,6 +10,8 @@ from datetime import datetime, timedelta
 from time import monotonic
 from typing import Any, cast
 
+from opentelemetry import trace
+
 from kernel.execution.abort import AbortSignal
 from kernel.execution.ledger import Ledger, StepAnswer, StepKind, StepOp, StepOwner, StepRow, Wait
 from kernel.execution.outcome import StageCompleted, StageOutcome, StageSuspended, failure_of
@@ -62,6 +64,7 @@ class _State:
     is_abandoned: bool = False
     is_over: bool = False
     has_warned: bool = False
+    replayed: int = 0
 
 
 @dataclass(slots=True)
@@ -114,6 +117,8 @@ class StepExecution:
         with its own is left in `remaining`.
         """
         self._state.is_over = True
+        if self._state.replayed:
+            trace.get_current_span().add_event("steps.replayed", {"tenantry.steps": self._state.replayed})
         is_swallowed = self._state.has_suspended and isinstance(outcome, StageCompleted)
         await self._land(is_suspending=outcome is None or is_swallowed)
         self.remaining = await self._queue.settle()
@@ -163,6 +168,7 @@ class StepExecution:
         self._state.used[name] = kind
         seq = len(self._state.used)
         row = (await self._ledger_rows()).get(name)
+        self._state.replayed += row is not None and row.status == "completed"
         self._raise_if_over()
         if row is not None:
             self._check_kind(name, kind, row)

@@ -30,6 +30,7 @@ from kernel.step_errors import (
     error_type_of,
     stored_error,
 )
+from kernel.telemetry import on_step
 
 logger = logging.getLogger(__name__)
 QUIET_FAILURES = 3
@@ -236,7 +237,8 @@ class Steps(StepExecution):
         try:
             scripted = self._scripted(use)
             function = claimed.fn if scripted is None else scripted.play
-            result = await call(function, step, self.threads, on_thread)
+            with on_step(use.step_id, "step.run", row.attempt):
+                result = await call(function, step, self.threads, on_thread)
             text = encode(use.step_id, result, self.max_result_bytes)
             value = decode(use.step_id, text, claimed.model)
         except BaseException as error:
@@ -336,7 +338,8 @@ class Steps(StepExecution):
     async def _poll_once(self, use: StepUse, row: StepRow, how: _Poll) -> Any:
         step = Step(use.step_id, external_key(self._owner, use.step_id), 1, False, self._abort, _no_lease)
         try:
-            value = await call(how.poll, step, self.threads, self.on_thread)
+            with on_step(use.step_id, "step.wait_for", 1):
+                value = await call(how.poll, step, self.threads, self.on_thread)
             is_ready = how.ready(value)
         except BaseException as error:
             if is_cancelled(error) or consists_of(error, Suspension) or consists_of(error, StageAbortedError):

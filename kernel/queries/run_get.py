@@ -110,7 +110,7 @@ def created_view(command: RunCreate, created: RunCreated) -> RunView | None:
         run_at=created.run_at,
         started_at=None,
         completed_at=None,
-        trace_id=_trace_id(command.traceparent),
+        trace_id=_trace_id(created.traceparent),
     )
     return RunView(summary, payloads.dump(command.input), payloads.dump(dict(command.config)), None, ())
 

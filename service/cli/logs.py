@@ -7,9 +7,30 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import orjson
+from opentelemetry import trace
+
+from kernel.telemetry import WORK
 
 # What every record has; the rest was given as `extra` and belongs in the line.
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def _correlate(record: logging.LogRecord) -> bool:
+    """Say in a record on whose behalf it was written, and in which span; what it says itself stays."""
+    work = WORK.get()
+    span = trace.get_current_span().get_span_context()
+    found: dict[str, object] = {}
+    if work is not None:
+        found = {
+            "tenant_id": work.tenant_id, "run_id": work.run_id, "stage_id": work.stage, "step_id": work.step,
+            "attempt": work.attempt,
+        }  # fmt: skip
+    if span.is_valid:
+        found |= {"trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"}
+    for name, value in found.items():
+        if value is not None and not hasattr(record, name):
+            setattr(record, name, value)
+    return True
 
 
 class JsonLines(logging.Formatter):
@@ -48,6 +69,7 @@ def log_lines(form: str = "json", level: str = "info") -> None:
     """Write records of this level and above to stderr, one line each, as `json` or `text`; warnings of Python too."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(FORMATS[form]())
+    handler.addFilter(_correlate)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(capture=True)
     # It tells of every plugin it loads, and is loaded to know the newest revision.

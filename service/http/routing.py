@@ -6,8 +6,8 @@ transaction finds out who is asking. The document at /openapi.json is made from 
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
 from uuid import UUID
@@ -16,16 +16,20 @@ import orjson
 from litestar import Request
 from litestar.handlers import HTTPRouteHandler
 from litestar.response.base import ASGIResponse
+from opentelemetry.trace import INVALID_SPAN, Span
 from pydantic import BaseModel
 
 from kernel import Kernel, Registry
+from kernel.telemetry import Work, working
 from service.auth import Caller, Credential, Scope, authenticate, is_operator, read_credential
 from service.http.bodies import ENVELOPE_BYTES, parse_body, read_body
 from service.http.metrics import HttpMetrics
 from service.http.queries import Query
+from service.http.tracing import inbound, request_span, shown_path
 from service.probes import NotReadyError, ReadinessGate
 from service.problems import not_found, unauthorized, unavailable
 from service.settings import Settings
+from service.telemetry import Telemetry
 from service.tokens import TokenVerifier
 from tenancy import Call as DatabaseCall
 from tenancy import Database, DatabaseUnavailableError, TenantTransaction
@@ -57,6 +61,7 @@ class Api:
     slots: asyncio.Semaphore
     stopping: asyncio.Event
     metrics: HttpMetrics
+    telemetry: Telemetry
     document: Mapping[str, Any]
     page: str
 
@@ -82,12 +87,14 @@ class RouteSpec:
 class Call:
     """One request on its way through a route; `caller` is known once a transaction was opened."""
 
-    __slots__ = ("_credential", "_request", "api", "caller", "headers", "spec")
+    __slots__ = ("_credential", "_origin", "_request", "api", "caller", "headers", "span", "spec")
 
     def __init__(self, request: Request[Any, Any, Any], spec: RouteSpec) -> None:
         self._request = request
         self._credential: Credential | None = None
+        self._origin: int | None = None
         self.caller: Caller | None = None
+        self.span: Span = INVALID_SPAN
         self.spec = spec
         self.api: Api = request.app.state.api
         self.headers: Mapping[str, str] = request.headers
@@ -123,6 +130,26 @@ class Call:
         """Read the credentials, before anything else and without the database; 401 when they cannot be right."""
         self._credential = await read_credential(self.headers.get("authorization"), self.api.tokens)
 
+    @contextmanager
+    def traced(self) -> Generator[None]:
+        """Run the block in the request's span: its root decision is taken from the share of who claims to ask.
+
+        What the client says of its own trace is the parent only where clients are trusted, else a link.
+        """
+        share = None if self._credential is None else str(self._credential.tenant_id)
+        context, links = inbound(self.headers, share, is_trusted=self.api.settings.trust_traceparent)
+        self._origin = links[0].context.trace_id if links else None
+        with request_span(f"{self.spec.method} {shown_path(self.spec.path)}", context, links) as self.span:
+            self.span.set_attribute("http.request.method", self.spec.method)
+            self.span.set_attribute("http.route", shown_path(self.spec.path))
+            yield
+
+    def concerns(self, run_id: UUID, workflow: str | None = None) -> None:
+        """Say which run of the caller's the request turned out to be about: its span is part of that run's trace."""
+        assert self._credential is not None
+        work = Work(self._credential.tenant_id, run_id, workflow, op="http", origin=self._origin)
+        self.api.telemetry.own(self.span, work)
+
     def operator_database(self) -> Database:
         """Return the operator's database; 401 without the operator's token."""
         token, database = self.api.settings.operator_token, self.api.operator_database
@@ -147,7 +174,10 @@ class Call:
                 async with self.api.slots, database.transaction(tenant_id, foreseen=foreseen) as tx:
                     self.caller = await authenticate(credential, tx)
                     self.caller.require(self.spec.scope)
-                    yield tx
+                    work = Work(self.caller.tenant_id, op="http")
+                    self.api.telemetry.own(self.span, work)
+                    with working(work):
+                        yield tx
         except NotReadyError as refusal:
             raise unavailable(str(refusal)) from None
         except TimeoutError as error:
@@ -174,7 +204,12 @@ def register(
         call = kind(request, spec)
         if spec.audience in {"tenant", "session"}:
             await call.identify()
-        return await endpoint(call)
+        if spec.audience not in {"tenant", "operator"}:
+            return await endpoint(call)
+        with call.traced():
+            answered = await endpoint(call)
+            call.span.set_attribute("http.response.status_code", answered.status_code)
+        return answered
 
     name = f"{endpoint.__module__}.{endpoint.__name__}"
     return HTTPRouteHandler(

@@ -53,14 +53,13 @@ async def create_run(call: Call) -> ASGIResponse:
         tags=tuple(body.tags),
         definition_version=body.definition_version,
         idempotency_key=key,
-        traceparent=call.headers.get("traceparent"),
-        tracestate=call.headers.get("tracestate"),
     )
     async with call.transaction(admission_call()) as tx:
         try:
             created = await call.api.kernel.dispatch(command, tx)
         except RateLimitedError as refusal:
             raise rate_limited(refusal, await _quota(tx, refusal.limit)) from None
+        call.concerns(created.run_id, body.workflow)
         view = created_view(command, created)
         run = run_object(view, {}) if view is not None else await shown(tx, call, created.run_id)
     call.api.work_due(tx.tenant_id)

@@ -18,6 +18,7 @@ from uuid import UUID
 from kernel import (
     AbortReason,
     AbortSignal,
+    ExecutionSpan,
     Fence,
     LeasedJob,
     Settlement,
@@ -54,6 +55,7 @@ class Execution:
     body: asyncio.Task[Any] | None = None
     ended: asyncio.Future[None] | None = None
     steps: Steps | None = None
+    tracing: ExecutionSpan | None = None
     is_settling: bool = False
 
 
@@ -172,15 +174,18 @@ class Executor:
             asyncio.get_running_loop().call_later(LET_GO_S, _end, execution.ended)
 
     async def _execute(self, execution: Execution) -> None:
+        tracing = execution.tracing = ExecutionSpan.of(execution.tenant_id, execution.job)
         try:
             outcome = await self._outcome(execution)
             if outcome is not None:
-                await self._settle(execution, outcome)
+                await self._settle(execution, outcome, tracing)
         except Exception:
             # Nothing could be written about this job: its heartbeats stop here, and lease.reap_stale takes it back.
             self.counts.outcomes["lost"] += 1
             logger.exception("execution_lost", extra={"stage_id": execution.job.stage_id})
         finally:
+            # Settled, it has ended before; what was not begun, refused or given up is not the stage's failure.
+            tracing.end("lost", None)
             self._forget(execution)
 
     def _forget(self, execution: Execution) -> None:
@@ -210,6 +215,8 @@ class Executor:
             begun = await self.writer.begin(execution.tenant_id, execution.job)
             if begun.status != "begun":
                 self.counts.outcomes[begun.status] += 1
+                if execution.tracing is not None:
+                    execution.tracing.end(begun.status, None)
                 return None
             execution.job = begun.job
             if execution.abort.reason is not None:
@@ -251,7 +258,8 @@ class Executor:
         """
         loop = asyncio.get_running_loop()
         ended = execution.ended = loop.create_future()
-        body = execution.body = loop.create_task(_interruptible(call))
+        context = execution.tracing.context() if execution.tracing is not None else None
+        body = execution.body = loop.create_task(_interruptible(call), context=context)
         body.add_done_callback(lambda _body: _end(ended))
         try:
             await ended
@@ -299,7 +307,7 @@ class Executor:
         self._abandoned -= 1
         self._changed.set()
 
-    async def _settle(self, execution: Execution, outcome: StageOutcome) -> None:
+    async def _settle(self, execution: Execution, outcome: StageOutcome, tracing: ExecutionSpan) -> None:
         assert self.writer is not None
         execution.is_settling = True
         job, tenant_id = execution.job, execution.tenant_id
@@ -309,8 +317,9 @@ class Executor:
             settled = await self.writer.settle(tenant_id, Settlement(job, outcome, annotations, steps))
         except Exception as error:
             logger.exception("settle_refused", extra={"run_id": str(job.run_id), "stage_id": job.stage_id})
-            refusal = StageFailed(f"{type(error).__name__}: the outcome could not be stored", retryable=False)
-            settled = await self.writer.settle(tenant_id, Settlement(job, refusal))
+            outcome = StageFailed(f"{type(error).__name__}: the outcome could not be stored", retryable=False)
+            settled = await self.writer.settle(tenant_id, Settlement(job, outcome))
+        tracing.end(settled.status, outcome)
         self.counts.outcomes[_label(settled.status, outcome)] += 1
         self._forget(execution)
         self.start(tenant_id, settled.next_jobs)

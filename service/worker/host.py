@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from time import monotonic
+from time import monotonic, time_ns
 from uuid import UUID, uuid4
 
 from kernel import (
@@ -25,6 +25,7 @@ from kernel import (
     WorkerTick,
 )
 from service.settings import Settings
+from service.telemetry import current
 from service.worker.dispatcher import Dispatcher, DueTenant, share_out
 from service.worker.executor import LET_GO_S, Executor, ExecutorLimits
 from service.worker.floors import FloorMemory
@@ -32,6 +33,7 @@ from service.worker.heartbeat import HeartbeatThread
 from service.worker.ledger_writer import LedgerWriter, WriterHooks
 from service.worker.maintenance import Maintenance
 from service.worker.reporter import Reporter
+from service.worker.tracing import tell_tick
 from service.worker.watch import CancellationWatch
 from tenancy import Database, DatabaseUnavailableError, load_sql
 
@@ -122,6 +124,7 @@ class WorkerHost:
                 for loop in (
                     CancellationWatch(self._database, executor).run(),
                     Reporter(self._database, self.kernel, executor).run(),
+                    current().run(self._database),
                     Maintenance(self._settings, self.kernel, self._database, self._dispatcher).run(),
                 )
             ]
@@ -224,6 +227,7 @@ class WorkerHost:
         if state.is_ticking:
             return False
         state.is_ticking = True
+        began_ns = time_ns()
         try:
             async with gate:
                 if state.needs_release:
@@ -247,7 +251,9 @@ class WorkerHost:
             return False
         finally:
             state.is_ticking = False
-        return self._take(tenant_id, state, ticked)
+        if is_found := self._take(tenant_id, state, ticked):
+            tell_tick(tenant_id, ticked, began_ns)
+        return is_found
 
     def _take(self, tenant_id: UUID, state: TenantState, ticked: Ticked) -> bool:
         assert self.executor is not None
@@ -285,10 +291,7 @@ class WorkerHost:
     # -- leases
 
     def _lease_ahead(self, tenant_id: UUID, settling: int) -> int:
-        """Return how many jobs a settle of this tenant may lease ahead.
-
-        Its own slots, and what is free and not others'.
-        """
+        """Return how many jobs a settle of this tenant may lease ahead: its own slots, and what is nobody else's."""
         assert self.executor is not None
         if self._is_stopping:
             return 0
@@ -367,10 +370,7 @@ class WorkerHost:
     # -- stopping
 
     async def _drain(self, executor: Executor, dispatching: asyncio.Task[None]) -> None:
-        """Claim nothing more, let bodies finish within the grace.
-
-        Abort the rest and wait until all leases are given back.
-        """
+        """Claim nothing more, let bodies finish within the grace, abort the rest and wait until all leases are back."""
         self._is_stopping = True
         self._wake.set()
         logger.info("worker_stopping", extra={"executing": len(executor.executions)})

@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -126,7 +127,8 @@ class LedgerWriter:
         return item.answer
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._tasks.create_task(work)
+        # In a context of its own: what a body's span and work are is not what a flush of many bodies does.
+        task = self._tasks.create_task(work, context=Context())
         self._flushing.add(task)
         task.add_done_callback(self._flushing.discard)
 

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from kernel import IdempotencyExpire, Kernel, RunPurge, RunReapStuck
 from service.settings import Settings
+from service.spans import prune
 from service.worker.dispatcher import Dispatcher
 from tenancy import Database, DatabaseUnavailableError, load_sql
 
@@ -70,6 +71,8 @@ class Maintenance:
         async with self._database.transaction(tenant_id) as tx:
             await self._kernel.dispatch(IdempotencyExpire(), tx)
             kept = await tx.fetch_one(SQL["retention"])
+            if kept is not None:
+                await prune(tx, kept["now"] - self._settings.span_retention)
             retention = kept["retention"] if kept is not None else None
             if retention is None:
                 retention = self._settings.retention

@@ -17,6 +17,7 @@ from kernel import Registry
 from service.memory import collect_rarely
 from service.probes import NotReadyError, ReadinessGate
 from service.settings import Settings, load_registry
+from service.telemetry import current, set_up
 from service.worker.executor import LET_GO_S
 from service.worker.host import LAST_WRITES_S, WorkerHost
 from service.worker.status import serve_status
@@ -41,8 +42,10 @@ def run_worker(settings: Settings) -> int:
     registry = load_registry(settings.require("workflows"))
     databases = worker_databases(settings)
     collect_rarely()
+    set_up("tenantry-worker", settings.trace_tenant_header)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         host = runner.run(_run(settings, registry, databases))
+        current().close()
         if host.executor is not None and host.executor.abandoned:
             # A body that does not stop holds its thread or the loop, and the interpreter would wait for it for ever.
             _leave()

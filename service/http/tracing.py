@@ -1,0 +1,59 @@
+"""The span of a request, and what a client's own trace has to do with it."""
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+
+from opentelemetry import trace
+from opentelemetry.context import Context, set_value
+from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanKind
+
+from kernel import KernelError
+from kernel.telemetry import failed, parse_traceparent, tracer
+from service.problems import ProblemError
+from service.telemetry import SHARE
+
+SERVER_ERROR = 500
+MAX_TRACESTATE = 512
+
+
+def inbound(headers: Mapping[str, str], share: str | None, *, is_trusted: bool) -> tuple[Context, tuple[Link, ...]]:
+    """Return the context to start a request's span in, and its links.
+
+    A client that is not trusted could otherwise choose another's trace id, or have all it does sampled.
+    """
+    context = set_value(SHARE, share, Context())
+    tracestate = headers.get("tracestate", "")
+    given = parse_traceparent(headers.get("traceparent"), tracestate if len(tracestate) <= MAX_TRACESTATE else None)
+    if given is None:
+        return context, ()
+    if is_trusted:
+        return trace.set_span_in_context(NonRecordingSpan(given), context), ()
+    return context, (Link(given),)
+
+
+@contextmanager
+def request_span(name: str, context: Context, links: tuple[Link, ...]) -> Generator[Span]:
+    """Run the block in a span of kind SERVER. What the service itself got wrong is an error, what it refused is not."""
+    tracing = tracer()
+    if tracing is None:
+        yield trace.INVALID_SPAN
+        return
+    span = tracing.start_span(name, context, SpanKind.SERVER, links=links)
+    with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+        try:
+            yield span
+        except ProblemError as problem:
+            span.set_attribute("http.response.status_code", problem.status)
+            if problem.status >= SERVER_ERROR:
+                failed(span, problem.code)
+            raise
+        except KernelError:
+            raise
+        except Exception as error:
+            failed(span, type(error).__name__)
+            raise
+
+
+def shown_path(path: str) -> str:
+    """Return a route's path as documents show it: `/v1/runs/{run_id}`."""
+    return path.replace(":str}", "}")

@@ -1,0 +1,23 @@
+"""The span of a tick: one for each that found work, none for an empty poll."""
+
+from uuid import UUID
+
+from opentelemetry.context import Context
+
+from kernel import Ticked
+from kernel.telemetry import Work, tracer, working
+
+
+def tell_tick(tenant_id: UUID, ticked: Ticked, began_ns: int) -> None:
+    """Tell of a tick that ends now; it is told afterwards, because only then it is known to have found something."""
+    tracing = tracer()
+    if tracing is None:
+        return
+    found = {
+        "tenantry.tick.leased": len(ticked.leased),
+        "tenantry.tick.runs": len(ticked.runs.claimed),
+        "tenantry.tick.promoted": ticked.promoted,
+        "tenantry.tick.reaped": len(ticked.reaped.leases),
+    }
+    with working(Work(tenant_id, op="tick")):
+        tracing.start_span("tick", Context(), attributes=found, start_time=began_ns).end()

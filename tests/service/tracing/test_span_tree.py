@@ -1,0 +1,172 @@
+"""The tree of spans of a run: what is a child, what is linked, what is an error, and who decides on sampling."""
+
+from datetime import timedelta
+from uuid import UUID
+
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.trace import SpanKind, StatusCode
+
+from kernel import Kernel, Registry, RunCreate, StageContext, StepSignal, stage, workflow
+from kernel.telemetry import format_traceparent
+from tenancy import Database
+from tests.support import waiting
+from tests.support.environment import DatabaseUrls
+from tests.support.hosts import running, settings
+from tests.support.looking import Look
+from tests.support.tracing import Tracing, tracing
+from tests.support.workflows import HandWorker
+
+
+@stage("work")
+async def work(ctx: StageContext, given: dict) -> dict:
+    with trace.get_tracer("a library").start_as_current_span("GET"):
+        pass
+    await ctx.step.run("charge", lambda: 1)
+    ctx.log("info", "charged")
+    return {}
+
+
+@stage("waits")
+async def waits(ctx: StageContext, given: dict) -> dict:
+    await ctx.step.run("before", lambda: 1)
+    return {"answer": await ctx.step.wait_for_signal("approve", timeout="1h")}
+
+
+@stage("flaky", max_attempts=1)
+async def flaky(ctx: StageContext, given: dict) -> dict:
+    raise LookupError(f"secret {given}")
+
+
+REGISTRY = Registry(
+    [
+        workflow("straight", input=dict).pipe(work).build(),
+        workflow("patient", input=dict).pipe(waits).build(),
+        workflow("broken", input=dict).pipe(flaky).build(),
+    ]
+)
+
+
+async def start(database: Database, tenant: UUID, workflow_id: str) -> UUID:
+    async with database.transaction(tenant) as tx:
+        return (await Kernel(REGISTRY).dispatch(RunCreate(workflow_id, {"n": 1}), tx)).run_id
+
+
+async def execute(
+    urls: DatabaseUrls, look: Look, run_id: UUID, until: str = "run.status in ('COMPLETED', 'FAILED')"
+) -> None:
+    async def is_so() -> bool:
+        return bool(await look(f"select from tenantry.workflow_runs as run where run_id = %s and {until}", run_id))
+
+    async with running(settings(urls), REGISTRY):
+        await waiting.until(is_so, until, 20)
+
+
+def parent_id(span: ReadableSpan) -> int | None:
+    return None if span.parent is None else span.parent.span_id
+
+
+def context(span: ReadableSpan) -> trace.SpanContext:
+    found = span.get_span_context()
+    assert found is not None
+    return found
+
+
+async def test_a_run_that_goes_straight_through_is_one_readable_trace(
+    traced: Tracing, database: Database, database_urls: DatabaseUrls, tenant: UUID, look: Look
+) -> None:
+    run_id = await start(database, tenant, "straight")
+    await execute(database_urls, look, run_id)
+    create, job = traced.one("run.create straight"), traced.one("job.execute straight/work")
+    (stored,) = await look("select traceparent from tenantry.workflow_runs where run_id = %s", run_id)
+    assert stored["traceparent"] == format_traceparent(context(create))
+    assert (create.kind, job.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
+    of_run = [traced.one(name) for name in ("run.started", "run.finished")]
+    assert {parent_id(span) for span in (job, *of_run)} == {context(create).span_id}
+    assert {parent_id(traced.one(name)) for name in ("GET", "step.run charge")} == {context(job).span_id}
+    ours = [span for span in traced.spans() if (span.attributes or {}).get("tenantry.run.id") == str(run_id)]
+    assert len(ours) == 6
+    assert {context(span).trace_id for span in ours} == {context(create).trace_id}
+    assert all((span.attributes or {})["tenant.id"] == str(tenant) for span in ours)
+    assert dict(traced.one("GET").attributes or {}) == {
+        "tenant.id": str(tenant), "tenantry.run.id": str(run_id), "tenantry.workflow": "straight",
+        "tenantry.stage": "work", "tenantry.attempt": 1, "tenantry.op": "job.execute",
+    }  # fmt: skip
+    assert isinstance((job.attributes or {})["tenantry.queue.wait_ms"], int)
+    assert (job.attributes or {})["messaging.system"] == "tenantry"
+    assert [span.start_time == span.end_time for span in of_run] == [True, True]
+
+
+async def test_what_comes_after_a_wait_is_a_trace_of_its_own_that_is_linked(
+    traced: Tracing, database: Database, database_urls: DatabaseUrls, tenant: UUID, look: Look
+) -> None:
+    run_id = await start(database, tenant, "patient")
+    await execute(
+        database_urls, look, run_id,
+        "exists (select from tenantry.workflow_stages as stage where stage.run_id = run.run_id and stage.status = 'SUSPENDED')",
+    )  # fmt: skip
+    async with database.transaction(tenant) as tx:
+        await Kernel(REGISTRY).dispatch(StepSignal(run_id, "waits", "approve", {}), tx)
+    await execute(database_urls, look, run_id)
+    create = context(traced.one("run.create patient"))
+    first, second = traced.named("job.execute patient/waits")
+    assert (parent_id(first), context(first).trace_id) == (create.span_id, create.trace_id)
+    assert parent_id(second) is None
+    assert context(second).trace_id != create.trace_id
+    assert [link.context.span_id for link in second.links] == [create.span_id]
+    # A replay spends no span on what it does not do again.
+    assert len(traced.named("step.run before")) == 1
+    assert [(event.name, dict(event.attributes or {})) for event in second.events] == [
+        ("steps.replayed", {"tenantry.steps": 2})
+    ]
+    life = [name for name in traced.names() if name.startswith("run.")]
+    assert life == ["run.create patient", "run.started", "run.suspended", "run.resumed", "run.finished"]
+    assert {span.status.status_code for span in traced.spans()} == {StatusCode.UNSET}
+
+
+async def test_a_failed_attempt_is_an_error_without_its_message(
+    traced: Tracing, database: Database, database_urls: DatabaseUrls, tenant: UUID, look: Look
+) -> None:
+    run_id = await start(database, tenant, "broken")
+    await execute(database_urls, look, run_id)
+    job, finished = traced.one("job.execute broken/flaky"), traced.one("run.finished")
+    assert (job.status.status_code, (job.attributes or {})["error.type"]) == (StatusCode.ERROR, "LookupError")
+    assert (finished.attributes or {})["tenantry.outcome"] == "failed"
+    assert (finished.attributes or {})["error.type"] == "STAGE_FAILED"
+    assert "secret" not in "".join(span.to_json() for span in traced.spans())
+
+
+async def test_a_run_that_is_not_sampled_leaves_no_span_anywhere(
+    database: Database, database_urls: DatabaseUrls, tenant: UUID, look: Look
+) -> None:
+    with tracing(ALWAYS_OFF) as traced:
+        run_id = await start(database, tenant, "patient")
+    (stored,) = await look("select traceparent from tenantry.workflow_runs where run_id = %s", run_id)
+    assert int(stored["traceparent"][-2:], 16) & 1 == 0
+    with tracing() as traced:
+        await execute(
+            database_urls, look, run_id,
+            "exists (select from tenantry.workflow_stages as stage where stage.run_id = run.run_id and stage.status = 'SUSPENDED')",
+        )  # fmt: skip
+        async with database.transaction(tenant) as tx:
+            await Kernel(REGISTRY).dispatch(StepSignal(run_id, "waits", "approve", {}), tx)
+        await execute(database_urls, look, run_id)
+        assert [name for name in traced.names() if name != "tick"] == []
+
+
+async def test_a_lease_that_ran_out_is_told_by_whoever_takes_it_back(traced: Tracing, hand: HandWorker) -> None:
+    run_id = await hand.create("single")
+    await hand.tick()
+    await hand.tick(offset=timedelta(minutes=10))
+    expired = traced.one("lease.expired")
+    assert parent_id(expired) == context(traced.one("run.create single")).span_id
+    stamped = dict(expired.attributes or {})
+    assert (stamped["tenantry.run.id"], stamped["tenantry.stage"]) == (str(run_id), "first")
+    assert stamped["tenantry.reason"] == "LEASE_HEARTBEAT_LOST"
+
+
+async def test_an_application_is_the_parent_of_the_runs_it_starts(traced: Tracing, hand: HandWorker) -> None:
+    with trace.get_tracer("an application").start_as_current_span("order") as order:
+        await hand.create("single")
+    assert parent_id(traced.one("run.create single")) == order.get_span_context().span_id
