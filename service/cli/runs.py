@@ -10,12 +10,13 @@ from uuid import UUID
 import orjson
 import typer
 
+from service.cli import waterfall
 from service.cli.client import PAGE, ApiClient, ApiError
-from service.cli.output import Json, print_fields, print_json, print_table, tell, wait_of
+from service.cli.output import Json, console, print_fields, print_json, print_table, tell, wait_of
 from service.cli.watching import watch_run
 
 T = TypeVar("T")
-app = typer.Typer(help="Runs: start, list, show, watch, signal, cancel, redrive.", no_args_is_help=True)
+app = typer.Typer(help="Runs: start, list, show, watch, trace, signal, cancel, redrive.", no_args_is_help=True)
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
 NOT_FOUND = 404
 STEPS_SHOWN = 50
@@ -97,6 +98,19 @@ def steps(
         print_json(found)
     else:
         _show_steps(found)
+
+
+@app.command("trace")
+def trace(run: RunId, *, json: Json = False) -> None:
+    """Show a run's trace as a waterfall. A run that was not sampled has none."""
+    run_id = _run_id(run)
+    spans = _ask(lambda client: client.get(f"/v1/runs/{run_id}/trace"))["data"]
+    if json:
+        print_json(spans)
+    elif spans:
+        console().print(waterfall.render(spans))
+    else:
+        tell("Nothing of this run was traced.")
 
 
 @app.command("watch")
