@@ -53,7 +53,9 @@ class ReadinessGate:
                 revision = await self._database.schema_revision()
         except (DatabaseUnavailableError, TimeoutError, OSError) as error:
             _log.warning("probes.database_unavailable", extra={"error": type(error).__name__})
-            raise NotReadyError("The database cannot be reached.") from error
+            # A server without our roles refuses the login, and a pooler tells that as it tells an outage.
+            hint = "" if self._is_open else " A new one needs `tenantry db migrate`, and the login its password."
+            raise NotReadyError(f"The database cannot be reached.{hint}") from error
         if revision is None or revision < migrations.HEAD:
             found = "no schema" if revision is None else f"revision {revision}"
             raise NotReadyError(
