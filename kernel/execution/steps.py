@@ -237,6 +237,7 @@ class Steps(StepExecution):
         try:
             scripted = self._scripted(use)
             function = claimed.fn if scripted is None else scripted.play
+            self._state.attempts += 1
             with on_step(use.step_id, "step.run", row.attempt):
                 result = await call(function, step, self.threads, on_thread)
             text = encode(use.step_id, result, self.max_result_bytes)

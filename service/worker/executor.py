@@ -21,6 +21,7 @@ from kernel import (
     ExecutionSpan,
     Fence,
     LeasedJob,
+    Settled,
     Settlement,
     StageFailed,
     StageInvocation,
@@ -34,7 +35,9 @@ from kernel import (
     run_stage,
     run_when,
 )
+from kernel.states import TERMINAL_RUN_STATUSES
 from service.settings import Settings
+from service.worker.counts import Counts
 from service.worker.ledger_writer import LedgerWriter, StepLedger
 
 logger = logging.getLogger(__name__)
@@ -79,14 +82,6 @@ class ExecutorLimits:
         )
 
 
-@dataclass(slots=True)
-class Counts:
-    """What this executor has seen, for `/metrics`."""
-
-    started: int = 0
-    outcomes: Counter[str] = field(default_factory=Counter[str])
-
-
 class Executor:
     """Holds the executions of this worker: at most `concurrency` of them, bodies that were abandoned included."""
 
@@ -127,6 +122,7 @@ class Executor:
             self.executions[job.fence] = execution
             self.by_tenant[tenant_id] += 1
             self.counts.started += 1
+            self.counts.queue_wait.observe(job.queue_wait_ms / 1000)
             execution.task = self._tasks.create_task(self._execute(execution))
             if self._stopping is not None:
                 self.abort(execution, self._stopping)
@@ -320,9 +316,18 @@ class Executor:
             outcome = StageFailed(f"{type(error).__name__}: the outcome could not be stored", retryable=False)
             settled = await self.writer.settle(tenant_id, Settlement(job, outcome))
         tracing.end(settled.status, outcome)
-        self.counts.outcomes[_label(settled.status, outcome)] += 1
+        self._count(execution, settled, outcome)
         self._forget(execution)
         self.start(tenant_id, settled.next_jobs)
+
+    def _count(self, execution: Execution, settled: Settled, outcome: StageOutcome) -> None:
+        counts = self.counts
+        counts.outcomes[_label(settled.status, outcome)] += 1
+        counts.execution.observe(monotonic() - execution.began_at)
+        if execution.steps is not None:
+            counts.step_attempts += execution.steps.attempts
+        if settled.status == "settled" and settled.run_status in TERMINAL_RUN_STATUSES:
+            counts.runs[str(settled.run_status).lower()] += 1
 
 
 def _end(ended: asyncio.Future[None] | None) -> None:

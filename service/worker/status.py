@@ -14,10 +14,11 @@ from typing import Any
 
 import uvicorn
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from service.probes import NotReadyError, ReadinessGate
 from service.settings import Settings
+from service.worker.counts import Spread
 from service.worker.host import WorkerHost
 from tenancy import TenancyError
 
@@ -70,6 +71,23 @@ class HostCollector:
         for outcome, count in executor.counts.outcomes.items():
             outcomes.add_metric([outcome], count)
         yield outcomes
+        runs = CounterMetricFamily(
+            "tenantry_runs_finished", "Runs that a stage settled here ended, by how.", labels=["outcome"]
+        )
+        for outcome in ("completed", "failed", "cancelled"):
+            runs.add_metric([outcome], executor.counts.runs[outcome])
+        yield runs
+        yield CounterMetricFamily(
+            "tenantry_step_attempts", "Calls of the functions of durable steps.", value=executor.counts.step_attempts
+        )
+        yield _histogram("queue_wait", "From due to leased, in seconds.", executor.counts.queue_wait)
+        yield _histogram("job_execution", "From leased to settled, in seconds.", executor.counts.execution)
+
+
+def _histogram(name: str, documentation: str, spread: Spread) -> HistogramMetricFamily:
+    return HistogramMetricFamily(
+        f"tenantry_{name}_seconds", documentation, buckets=spread.buckets(), sum_value=spread.total_s
+    )
 
 
 class StatusApp:
