@@ -52,7 +52,10 @@ TENANTRY_{{ $name }}: {{ include "tenantry.text" $value | quote }}
 {{- with $root.Values.observability.otlp }}
 {{- if .endpoint }}
 OTEL_EXPORTER_OTLP_ENDPOINT: {{ .endpoint | quote }}
-OTEL_EXPORTER_OTLP_PROTOCOL: {{ .protocol | quote }}
+OTEL_EXPORTER_OTLP_PROTOCOL: http/protobuf
+{{- if .tenantHeader }}
+TENANTRY_TRACE_TENANT_HEADER: {{ .tenantHeader | quote }}
+{{- end }}
 {{- end }}
 {{- end }}
 OTEL_SERVICE_NAME: {{ printf "tenantry-%s" (index . 1) }}
