@@ -41,8 +41,7 @@ Attributes: TypeAlias = Mapping[str, str | bool | int | float]
 SCOPE: Final = "tenantry"
 # In a context: whether the run that a new root belongs to is sampled. A host's sampler goes by it.
 RUN_SAMPLED: Final = create_key("tenantry-run-sampled")
-# Of the runs without a stored context, one in so many is sampled, wherever somebody traces at all.
-UNMARKED_SHARE: Final = 50
+_DIGEST_RANGE: Final = 2**64
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _PARTS: Final = 4
@@ -96,6 +95,17 @@ class Marker:
         return Work(tenant_id, self.run_id, self.workflow, self.stage, attempt=self.attempt, op=self.name)
 
 
+@dataclass(slots=True)
+class Sampling:
+    """How many of the runs without a stored context are sampled, from 0 to 1.
+
+    One figure for all processes that trace, set where the SDK is set up: each must come to the same decision.
+    """
+
+    unmarked_share: float = 0.02
+
+
+SAMPLING: Final = Sampling()
 WORK: ContextVar[Work | None] = ContextVar("tenantry_work", default=None)
 
 
@@ -187,7 +197,7 @@ def format_traceparent(context: SpanContext) -> str:
 def _context_of_id(run_id: UUID) -> SpanContext:
     # Hashed, because the bits of a UUIDv7 are not evenly spread, and samplers go by a trace id's.
     digest = hashlib.blake2b(run_id.bytes, digest_size=32).digest()
-    is_sampled = int.from_bytes(digest[24:], "big") % UNMARKED_SHARE == 0
+    is_sampled = int.from_bytes(digest[24:], "big") < SAMPLING.unmarked_share * _DIGEST_RANGE
     flags = TraceFlags(TraceFlags.SAMPLED if is_sampled else TraceFlags.DEFAULT)
     numbers = int.from_bytes(digest[:16], "big"), int.from_bytes(digest[16:24], "big")
     return SpanContext(*numbers, is_remote=True, trace_flags=flags)

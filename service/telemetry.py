@@ -31,7 +31,7 @@ from opentelemetry.sdk.trace.sampling import (
 )
 from opentelemetry.trace import ProxyTracerProvider, get_current_span
 
-from kernel.telemetry import RUN_SAMPLED, WORK, Work
+from kernel.telemetry import RUN_SAMPLED, SAMPLING, WORK, Sampling, Work
 from service.spans import OwnedSpan, SpanStore, is_private, public_attributes, public_links
 from tenancy import Database
 
@@ -236,7 +236,9 @@ def set_up(service: str, tenant_header: str | None = None, environ: Mapping[str,
     is_taken = not isinstance(trace.get_tracer_provider(), ProxyTracerProvider)
     if is_taken or environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return current()
-    made = make(service, exporter_of(environ, tenant_header), sampler_of(environ))
+    root = sampler_of(environ)
+    made = make(service, exporter_of(environ, tenant_header), root)
+    SAMPLING.unmarked_share = unmarked_share_of(root)
     trace.set_tracer_provider(made.provider)  # type: ignore[arg-type]
     _current.append(made)
     return made
@@ -264,6 +266,13 @@ def sampler_of(environ: Mapping[str, str]) -> Sampler:
     if name == "traceidratio":
         return TraceIdRatioBased(float(environ.get("OTEL_TRACES_SAMPLER_ARG") or 1.0))
     return ShareSampler()
+
+
+def unmarked_share_of(root: Sampler) -> float:
+    """Return how many of the runs that carry no decision are sampled: those from SQL, or from where nothing traces."""
+    if root is ALWAYS_ON or root is ALWAYS_OFF:
+        return float(root is ALWAYS_ON)
+    return root.rate if isinstance(root, TraceIdRatioBased) else Sampling().unmarked_share
 
 
 def exporter_of(environ: Mapping[str, str], tenant_header: str | None) -> SpanExporter | None:

@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from kernel import RunCreate
-from kernel.telemetry import Work, working
+from kernel.telemetry import SAMPLING, Work, run_context, working
 from service import telemetry
 from tests.support.arena import Arena, arena
 from tests.support.environment import DatabaseUrls
@@ -123,6 +123,25 @@ def test_a_quiet_tenant_is_always_traced_and_a_busy_one_in_part() -> None:
     assert (busy, sampler._take("quiet")) == (telemetry.SHARE_BURST, True)
     now = 2.0
     assert sum(sampler._take("busy") for _ in range(1_000)) == 2 * telemetry.SHARE_PER_S
+
+
+@pytest.mark.parametrize(
+    ("environ", "share"),
+    [
+        ({"OTEL_TRACES_SAMPLER": "always_on"}, 1.0),
+        ({"OTEL_TRACES_SAMPLER": "parentbased_always_off"}, 0.0),
+        ({"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.25"}, 0.25),
+        ({}, 0.02),
+    ],
+)
+def test_runs_that_carry_no_decision_are_sampled_as_the_variables_say_and_everywhere_alike(
+    environ: dict[str, str], share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SAMPLING, "unmarked_share", telemetry.unmarked_share_of(telemetry.sampler_of(environ)))
+    ids = [UUID(int=number) for number in range(4_000)]
+    decisions = [run_context(run_id, None).trace_flags.sampled for run_id in ids]
+    assert sum(decisions) / len(ids) == pytest.approx(share, abs=0.03)
+    assert [run_context(run_id, None).trace_flags.sampled for run_id in ids] == decisions
 
 
 @pytest.fixture
