@@ -165,16 +165,16 @@ def test_a_cancelled_run_goes_on_and_a_completed_one_starts_again(development: D
     tenantry("run", "cancel", run)
     redriven = tenantry("run", "redrive", run, "--json")
     assert (redriven.status, redriven.json["status"], redriven.json["redrive_count"]) == (0, "RUNNING", 1)
-    tenantry("run", "signal", run, "ask", "approve", "--payload", "1")
-    assert tenantry("run", "watch", run, "--json").json["output"] == 1
+    tenantry("run", "signal", run, "ask", "approve", "--payload", '{"n": 1}')
+    assert tenantry("run", "watch", run, "--json").json["output"] == {"n": 1}
     key = tenantry("run", "steps", run, "--json").json[0]["external_key"]
     assert "redrive count" in tenantry("run", "redrive", run, "--from", "start", "--definition-version", "latest").out
-    tenantry("run", "signal", run, "ask", "approve", "--payload", "2")
-    assert tenantry("run", "watch", run, "--json").json["output"] == 2
+    tenantry("run", "signal", run, "ask", "approve", "--payload", '{"n": 2}')
+    assert tenantry("run", "watch", run, "--json").json["output"] == {"n": 2}
     steps = {step["step_id"]: step for step in tenantry("run", "steps", run, "--json").json}
     assert steps["prepare"]["external_key"] != key
     assert tenantry("run", "redrive", run, "--from", "ask", "--json").json["redrive_count"] == 3
-    assert tenantry("run", "watch", run, "--json").json["output"] == 2, "what is completed stays"
+    assert tenantry("run", "watch", run, "--json").json["output"] == {"n": 2}, "what is completed stays"
     for options, word in (("--from", "nobody"), "/from/stage_id"), (("--definition-version", "v9"), "not served"):
         refused = tenantry("run", "redrive", run, *options, "--json")
         assert (refused.status, refused.out, word in refused.err) == (1, "", True)
