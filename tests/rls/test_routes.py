@@ -318,6 +318,24 @@ async def test_what_others_have_changes_no_answer_and_shows_nowhere(
     assert await world.fingerprint() == before
 
 
+@pytest.mark.parametrize("spec", [spec for spec in PAGES if not _ids(spec) and spec.method == "GET"], ids=_name)
+async def test_what_others_have_changes_no_page_and_shows_nowhere(
+    world: World, client: httpx.AsyncClient, spec: RouteSpec
+) -> None:
+    await world.start(world.mine, tags=("mine",))
+    await world.sign_in(client, world.mine, world.my_key)
+    alone = await world.ask(client, spec, {})
+    assert alone.status == 200, alone
+    theirs = await world.start(world.theirs, tags=(MARK,))
+    before = await world.fingerprint()
+    beside = await world.ask(client, spec, {})
+    assert beside.statements == alone.statements
+    assert _timeless(beside.body) == _timeless(alone.body)
+    for value in (str(theirs), str(world.theirs), MARK):
+        assert value not in beside.body
+    assert await world.fingerprint() == before
+
+
 @pytest.mark.parametrize("spec", [spec for spec in WITHOUT_IDS if "cursor" in spec.query], ids=_name)
 async def test_anothers_cursor_shows_nothing_of_theirs(
     world: World, client: httpx.AsyncClient, server: Postgres, spec: RouteSpec
@@ -409,6 +427,11 @@ def _unlike(value: str) -> str:
 
 def _keyed(spec: RouteSpec, key: str) -> dict[str, str]:
     return {"Idempotency-Key": key} if "Idempotency-Key" in spec.headers else {}
+
+
+def _timeless(page: str) -> str:
+    """Take out of a page what differs each time that it is asked for: ages, and the key that its form is sent with."""
+    return re.sub(r"\b\d+ (?:ms|s)\b|\bconsole-[0-9a-f]{32}\b", "…", page)
 
 
 def _ageless(body: str) -> str:
