@@ -47,4 +47,8 @@ select runs.tenant_id, runs.run_id, 'stage-1', 1, 'info', 'done' from tenantry.w
 insert into tenantry.workflow_annotations (tenant_id, run_id, key, value)
 select runs.tenant_id, runs.run_id, 'key', '1' from tenantry.workflow_runs as runs;
 
+insert into tenantry.spans (tenant_id, run_id, start_time, span_id, trace_id, name, kind, end_time)
+select runs.tenant_id, runs.run_id, now(), number, 'trace', 'job.execute', 'CONSUMER', now()
+from tenantry.workflow_runs as runs, generate_series(1, 3) as number;
+
 analyze
