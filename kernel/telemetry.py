@@ -171,10 +171,11 @@ def failed(span: Span, error_type: str) -> None:
 
 def run_context(run_id: UUID, traceparent: str | None, tracestate: str | None = None) -> SpanContext:
     """Return the context of the run's `run.create` span: the stored one or, without one, what its id says."""
-    stored = parse_traceparent(traceparent, tracestate)
-    return stored if stored is not None else _context_of_id(run_id)
+    stored = None if traceparent is None else parse_traceparent(traceparent, tracestate)
+    return stored if stored is not None else _context_of_id(run_id, SAMPLING.unmarked_share)
 
 
+@lru_cache(maxsize=4096)
 def parse_traceparent(traceparent: str | None, tracestate: str | None = None) -> SpanContext | None:
     """Read a W3C `traceparent`; None for none, or one that is malformed."""
     parts = (traceparent or "").split("-")
@@ -194,10 +195,12 @@ def format_traceparent(context: SpanContext) -> str:
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
 
 
-def _context_of_id(run_id: UUID) -> SpanContext:
+# Asked for several times in a run's life: kept, because it is most of what a run that is not sampled costs.
+@lru_cache(maxsize=4096)
+def _context_of_id(run_id: UUID, share: float) -> SpanContext:
     # Hashed, because the bits of a UUIDv7 are not evenly spread, and samplers go by a trace id's.
     digest = hashlib.blake2b(run_id.bytes, digest_size=32).digest()
-    is_sampled = int.from_bytes(digest[24:], "big") < SAMPLING.unmarked_share * _DIGEST_RANGE
+    is_sampled = int.from_bytes(digest[24:], "big") < share * _DIGEST_RANGE
     flags = TraceFlags(TraceFlags.SAMPLED if is_sampled else TraceFlags.DEFAULT)
     numbers = int.from_bytes(digest[:16], "big"), int.from_bytes(digest[16:24], "big")
     return SpanContext(*numbers, is_remote=True, trace_flags=flags)

@@ -3,13 +3,13 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import Context, copy_context
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 from uuid import UUID
 
 from opentelemetry import trace
 from opentelemetry.context import attach
-from opentelemetry.trace import Span
+from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan, Span
 
 from kernel.execution.outcome import StageFailed, StageOutcome
 from kernel.jobs import LeasedJob
@@ -27,11 +27,21 @@ class ExecutionSpan:
     def of(cls, tenant_id: UUID, job: LeasedJob) -> Self:
         """Start the span of a leased job's execution."""
         attempt = job.attempt if job.begun else job.attempt + 1
-        work = Work(tenant_id, job.run_id, job.workflow.id, job.stage_id, attempt=attempt, op="job.execute")
-        if tracer() is None:
-            return cls(work, trace.INVALID_SPAN)
-        stored = run_context(job.run_id, job.traceparent, job.tracestate)
-        work = replace(work, origin=stored.trace_id)
+        stored = (
+            run_context(job.run_id, job.traceparent, job.tracestate) if tracer() is not None else INVALID_SPAN_CONTEXT
+        )
+        work = Work(
+            tenant_id,
+            job.run_id,
+            job.workflow.id,
+            job.stage_id,
+            attempt=attempt,
+            op="job.execute",
+            origin=stored.trace_id,
+        )
+        if not stored.trace_flags.sampled:
+            # Carries the decision into what the body calls.
+            return cls(work, NonRecordingSpan(stored))
         is_first = not (job.replay or attempt > 1 or job.redrive_count)
         attributes: dict[str, str | int] = {"tenantry.queue.wait_ms": job.queue_wait_ms}
         if job.replay:
