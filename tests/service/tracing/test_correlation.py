@@ -1,0 +1,47 @@
+"""Log lines say on whose behalf they were written, and in which span."""
+
+import logging
+from typing import Any
+from uuid import uuid4
+
+import orjson
+from opentelemetry import trace
+
+from kernel.telemetry import Work, working
+from service.cli.logs import JsonLines, _correlate
+from service.worker.counts import BOUNDS_S, Spread
+from tests.support.tracing import Tracing
+
+
+def line(**extra: Any) -> dict[str, Any]:
+    record = logging.makeLogRecord({"msg": "told", "levelname": "INFO", **extra})
+    assert _correlate(record)
+    told: dict[str, Any] = orjson.loads(JsonLines().format(record))
+    return told
+
+
+def test_a_line_within_a_stage_carries_trace_tenant_run_stage_and_attempt(traced: Tracing) -> None:
+    tenant, run = uuid4(), uuid4()
+    work = Work(tenant, run, "w", "charge", attempt=2)
+    with working(work), trace.get_tracer("t").start_as_current_span("s") as span:
+        told = line()
+    context = span.get_span_context()
+    named = ("trace_id", "span_id", "tenant_id", "run_id", "stage_id", "attempt")
+    assert [told[name] for name in named] == [
+        f"{context.trace_id:032x}", f"{context.span_id:016x}", str(tenant), str(run), "charge", 2,
+    ]  # fmt: skip
+
+
+def test_what_a_line_says_itself_stays_and_outside_of_work_nothing_is_added() -> None:
+    with working(Work(uuid4(), stage="charge")):
+        assert line(stage_id="another")["stage_id"] == "another"
+    assert not {"tenant_id", "run_id", "trace_id"} & line().keys()
+
+
+def test_a_spread_counts_each_time_once_below_every_bound_that_holds_it() -> None:
+    spread = Spread()
+    for seconds in (0.0, 0.005, 0.3, 1e9):
+        spread.observe(seconds)
+    buckets = dict(spread.buckets())
+    assert (buckets["0.005"], buckets["0.25"], buckets["0.5"], buckets["3600"], buckets["+Inf"]) == (2, 2, 3, 3, 4)
+    assert len(buckets) == len(BOUNDS_S) + 1
