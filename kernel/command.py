@@ -29,11 +29,12 @@ class Command(Generic[R]):
 class KernelLimits:
     """The figures that semantics.md leaves to settings.
 
-    `job_absolute_timeout` of zero switches the absolute cap off. Times are the database's.
+    `job_absolute_timeout` of zero switches the absolute cap off. Times are the database's. Without an `idempotency_ttl`
+    keys are kept for as long as the database says, for SQL and for everybody: 24 h, or its `tenantry.idempotency_ttl`.
     """
 
     max_payload_bytes: int = 16 * 1024 * 1024
-    idempotency_ttl: timedelta = timedelta(hours=24)
+    idempotency_ttl: timedelta | None = None
     stale_lease_threshold: timedelta = timedelta(seconds=300)
     job_absolute_timeout: timedelta = timedelta(hours=1)
 

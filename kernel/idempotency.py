@@ -29,10 +29,10 @@ class KeyedRequest:
     def _named(self) -> dict[str, Any]:
         return {"command": self.command, "key": self.key}
 
-    async def reserve(self, tx: TenantTransaction, ttl: timedelta) -> str | None:
+    async def reserve(self, tx: TenantTransaction, ttl: timedelta | None) -> str | None:
         """Take the key and return None, or return the JSON text of what its first request was answered.
 
-        Waits for a concurrent holder's transaction to end.
+        Waits for a concurrent holder's transaction to end. Without a `ttl` the database says how long the key is kept.
 
         Raises:
             IdempotencyKeyReusedError: the key stands for another request.

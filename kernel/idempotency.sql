@@ -7,7 +7,7 @@
 insert into tenantry.idempotency_keys (tenant_id, command, key, run_id, fingerprint, expires_at)
 values (
   :tenant_id::uuid, :command::text, :key::text, :run_id::uuid,
-  sha256(convert_to(:request::text::jsonb::text, 'UTF8')), tenantry.now() + :ttl::interval
+  sha256(convert_to(:request::text::jsonb::text, 'UTF8')), tenantry.now() + coalesce(:ttl::interval, tenantry.idempotency_ttl())
 )
 on conflict (tenant_id, command, key) do nothing
 returning key
@@ -33,7 +33,7 @@ set
   fingerprint = sha256(convert_to(:request::text::jsonb::text, 'UTF8')),
   result = null,
   created_at = tenantry.now(),
-  expires_at = tenantry.now() + :ttl::interval
+  expires_at = tenantry.now() + coalesce(:ttl::interval, tenantry.idempotency_ttl())
 where kept.tenant_id = :tenant_id::uuid and kept.command = :command::text and kept.key = :key::text
   and kept.expires_at = :seen_expiry::timestamptz
 returning kept.key

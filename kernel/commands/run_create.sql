@@ -11,7 +11,7 @@ from tenantry.creation_standing_v1(:tenant_id::uuid) as asked
 insert into tenantry.idempotency_keys (tenant_id, command, key, run_id, fingerprint, expires_at)
 values (
   :tenant_id::uuid, 'run.create', :key::text, :run_id::uuid,
-  sha256(convert_to(:request::text::jsonb::text, 'UTF8')), tenantry.now() + :ttl::interval
+  sha256(convert_to(:request::text::jsonb::text, 'UTF8')), tenantry.now() + coalesce(:ttl::interval, tenantry.idempotency_ttl())
 )
 on conflict (tenant_id, command, key) do nothing
 returning key
@@ -37,7 +37,7 @@ set
   run_id = :run_id::uuid,
   fingerprint = sha256(convert_to(:request::text::jsonb::text, 'UTF8')),
   created_at = tenantry.now(),
-  expires_at = tenantry.now() + :ttl::interval
+  expires_at = tenantry.now() + coalesce(:ttl::interval, tenantry.idempotency_ttl())
 where kept.tenant_id = :tenant_id::uuid and kept.command = 'run.create' and kept.key = :key::text
   and kept.expires_at = :seen_expiry::timestamptz
 returning kept.key

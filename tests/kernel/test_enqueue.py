@@ -11,7 +11,8 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from kernel import RunCreate, RunStatus
+from kernel import RunCancel, RunCreate, RunStatus
+from tenancy import Database
 from tests.support import factories
 from tests.support.environment import DatabaseUrls
 from tests.support.looking import Look
@@ -213,3 +214,70 @@ async def test_a_trigger_of_the_products_own_starts_runs_under_its_policies(
         await sql.rollback()
     rows = await look("select input from tenantry.workflow_runs where tenant_id = %s order by run_id", tenant)
     assert [row["input"] for row in rows] == [{"n": 1}, {"n": 2}]
+
+
+async def test_one_setting_of_the_database_says_how_long_keys_are_kept_whatever_the_door(
+    session: Open, hand: HandWorker, superuser: psycopg.AsyncConnection, look: Look
+) -> None:
+    lifetimes = "select key, expires_at - created_at as kept from tenantry.idempotency_keys where tenant_id = %s"
+
+    async def start(name: str) -> None:
+        async with session() as sql:
+            await enqueue(sql, f"sql-{name}", "chain", '{"n": 1}')
+        async with hand.transaction() as tx:
+            await hand.kernel.dispatch(RunCreate("chain", {"n": 1}, idempotency_key=f"python-{name}"), tx)
+
+    await start("by default")
+    ((name,),) = await (await superuser.execute("select current_database()")).fetchall()
+    await superuser.execute(f"alter database {name} set tenantry.idempotency_ttl = '3 days'".encode())
+    # Sessions read it when they begin.
+    await hand.database.close()
+    hand.database = Database(hand.database.settings)
+    await superuser.execute(
+        "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+        " where datname = current_database() and usename = 'tenantry_worker'"
+    )
+    try:
+        async with hand.database:
+            await start("by setting")
+    finally:
+        await superuser.execute(f"alter database {name} reset tenantry.idempotency_ttl".encode())
+    kept = {row["key"]: row["kept"] for row in await look(lifetimes, hand.tenant_id)}
+    assert {name: round(lasting / timedelta(hours=1)) for name, lasting in kept.items()} == {
+        "sql-by default": 24,
+        "python-by default": 24,
+        "sql-by setting": 72,
+        "python-by setting": 72,
+    }
+
+
+async def test_an_expired_key_is_taken_over_with_a_new_lifetime(
+    session: Open, superuser: psycopg.AsyncConnection, hand: HandWorker, look: Look
+) -> None:
+    async with session() as sql:
+        first = await enqueue(sql, "old", "chain", '{"n": 1}')
+    async with hand.transaction() as tx:
+        await hand.kernel.dispatch(RunCancel(first), tx)
+    await superuser.execute(
+        "update tenantry.idempotency_keys set expires_at = now() - interval '1 s' where tenant_id = %s",
+        [hand.tenant_id],
+    )
+    async with session() as sql:
+        await sql.execute("set local tenantry.idempotency_ttl = '1 hour'")
+        second = await enqueue(sql, "old", "chain", '{"n": 2}')
+    assert second != first
+    (key,) = await look(
+        "select run_id, expires_at - created_at as kept from tenantry.idempotency_keys where tenant_id = %s",
+        hand.tenant_id,
+    )
+    assert (key["run_id"], round(key["kept"] / timedelta(minutes=1))) == (second, 60)
+
+
+async def test_a_tenant_that_is_not_active_starts_nothing_from_sql(
+    session: Open, superuser: psycopg.AsyncConnection, tenant: UUID
+) -> None:
+    await factories.set_tenant_status(superuser, tenant, "suspended")
+    async with session() as sql:
+        with pytest.raises(psycopg.Error) as refused:
+            await enqueue(sql, "k", "chain", "{}")
+    assert refused.value.sqlstate == "55000"
