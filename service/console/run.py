@@ -27,6 +27,7 @@ PAGE_SIZE: Final = 200
 DEEDS: Final[Mapping[str, str]] = {
     "started": "The run was started.",
     "repeated": "This form was sent before: this is the run that it started.",
+    "redriven": "The run goes on.",
     "cancelled": "The run was cancelled.",
     "over": "The run had ended before it could be cancelled.",
     "signalled": "The signal was taken.",
@@ -69,6 +70,7 @@ async def show_run(visit: Visit) -> ASGIResponse:
         "may_cancel": visit.may(Scope.RUNS_WRITE) and not reading.is_over,
         "may_signal": visit.may(Scope.SIGNALS_WRITE) and not reading.is_over,
         "may_start": visit.may(Scope.RUNS_WRITE),
+        "may_redrive": visit.may(Scope.RUNS_WRITE) and reading.is_over,
     }
     return visit.show("run.html", context)
 

@@ -138,9 +138,10 @@ def value_of(field: Field, form: Form) -> Any:
 
 def _value(field: Field, form: Form, faults: list[FieldError]) -> Any:
     if field.kind == "group":
+        if not field.is_required and not _is_touched(field, form):
+            return _MISSING
         found = {child: _value(child, form, faults) for child in field.children}
-        kept = {_last(child.pointer): value for child, value in found.items() if value is not _MISSING}
-        return kept if kept or field.is_required else _MISSING
+        return {_last(child.pointer): value for child, value in found.items() if value is not _MISSING}
     text = form.text(field.pointer)
     if not text.strip() and not (field.is_required and field.kind in {"text", "long"}):
         if field.is_required and field.is_nullable:
@@ -151,6 +152,11 @@ def _value(field: Field, form: Form, faults: list[FieldError]) -> Any:
     except ValueError as error:
         faults.append(FieldError(field.pointer, "invalid", str(error)))
         return _MISSING
+
+
+def _is_touched(field: Field, form: Form) -> bool:
+    """Whether anything was written into a group: browsers send what was left empty too."""
+    return bool(form.text(field.pointer).strip()) or any(_is_touched(child, form) for child in field.children)
 
 
 def _parsed(field: Field, text: str) -> Any:

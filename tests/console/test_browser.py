@@ -87,6 +87,19 @@ def test_a_run_is_cancelled_after_a_question(desk: Any) -> None:
     assert desk.run(run)["status"] == "CANCELLED"
 
 
+def test_a_run_that_failed_is_redriven(desk: Any) -> None:
+    run = desk.start("orders", input={"order_id": "A-2", "total": 666})
+    assert desk.run(run, wait=20)["status"] == "FAILED"
+    page = desk.open(f"/console/runs/{run}")
+    page.get_by_role("link", name="Redrive…").click()
+    page.get_by_role("button", name="Redrive the run").click()
+    expect(page.get_by_role("status").filter(has_text="The run goes on.")).to_be_visible()
+    # The stage fails no more: it did so in its first attempt alone.
+    expect(page.get_by_role("region", name="Why is it waiting?")).to_contain_text("waits for a signal")
+    expect(page.locator("#run-state")).to_contain_text("Redrives")
+    assert desk.complaints == []
+
+
 def test_the_list_is_filtered_by_its_address_and_follows_what_happens(desk: Any) -> None:
     failed = desk.start(input={"fail": "no"}, tags=["one"])
     done = desk.start(tags=["one", "two"])
@@ -231,7 +244,8 @@ def test_pages_are_accessible_and_readable_on_a_phone(desk_of: Any) -> None:
     paths = [
         "/console", "/console/runs", f"/console/runs/{failed}", f"/console/runs/{waiting}", f"/console/runs/{later}",
         f"/console/runs/{waiting}/stage?id=approve", f"/console/runs/{failed}/events", f"/console/runs/{failed}/logs",
-        f"/console/runs/{waiting}/cancel", f"/console/runs/{waiting}/signal", "/console/workflows",
+        f"/console/runs/{waiting}/cancel", f"/console/runs/{waiting}/signal", f"/console/runs/{failed}/redrive",
+        f"/console/runs/{failed}/trace", "/console/workflows",
         "/console/workflows/orders", "/console/workflows/orders/start", "/console/workers", "/console/keys",
         "/console/nothing", "/console/usage",
     ]  # fmt: skip

@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import httpx
+import psycopg
 import pytest
 
 from service.console.sessions import read_cookie
@@ -25,6 +26,9 @@ SCOPED = [
     ("POST", f"/console/runs/{NOBODY}/cancel", "runs:write"),
     ("GET", f"/console/runs/{NOBODY}/signal", "signals:write"),
     ("POST", f"/console/runs/{NOBODY}/signal", "signals:write"),
+    ("GET", f"/console/runs/{NOBODY}/trace", "runs:read"),
+    ("GET", f"/console/runs/{NOBODY}/redrive", "runs:write"),
+    ("POST", f"/console/runs/{NOBODY}/redrive", "runs:write"),
     ("GET", "/console/workflows", "runs:read"),
     ("GET", "/console/workflows/orders", "runs:read"),
     ("GET", "/console/workflows/orders/start", "runs:write"),
@@ -35,7 +39,7 @@ SCOPED = [
     ("GET", f"/console/keys/{NOBODY}/revoke", "keys:admin"),
     ("POST", f"/console/keys/{NOBODY}/revoke", "keys:admin"),
 ]
-FIELDS = {"stage_id": "a", "step_id": "b", "payload": "1", "confirmed": "yes"}
+FIELDS = {"from": "start", "stage_id": "a", "step_id": "b", "payload": "1", "confirmed": "yes"}
 
 
 async def start(api: httpx.AsyncClient, workflow: str = "anything", **body: Any) -> str:
@@ -127,12 +131,26 @@ class TestIsolation:
     ) -> None:
         run = await start(api, tags=["mine"])
         client = await signed_in(other_tenant)
-        for page in ("", "/events", "/logs", "/stage?id=say", "/payload?of=input", "/cancel", "/signal"):
+        for page in (
+            "",
+            "/events",
+            "/logs",
+            "/trace",
+            "/redrive",
+            "/stage?id=say",
+            "/payload?of=input",
+            "/cancel",
+            "/signal",
+        ):
             answers = [await client.get(f"/console/runs/{each}{page}") for each in (run, NOBODY)]
             assert [answer.status_code for answer in answers] == [404, 404], page
             texts = [re.sub(r"Request <code>[^<]*", "", answer.text).replace(run, NOBODY) for answer in answers]
             assert texts[0] == texts[1]
-        for path, fields in ((f"/console/runs/{run}/cancel", {}), (f"/console/runs/{run}/signal", FIELDS)):
+        for path, fields in (
+            (f"/console/runs/{run}/cancel", {}),
+            (f"/console/runs/{run}/redrive", {"from": "start"}),
+            (f"/console/runs/{run}/signal", FIELDS),
+        ):
             assert (await send(client, path, **fields)).status_code == 404
         assert (await client.get(f"/console/workflows/anything/start?like={run}")).status_code == 404
         assert run not in (await client.get("/console/runs")).text
@@ -198,6 +216,39 @@ class TestActions:
         assert events[-1]["data"]["reason"] == "by mistake"
         again = await send(client, f"/console/runs/{run}/cancel")
         assert again.headers["location"].endswith("done=over")
+
+    async def test_a_run_that_is_over_goes_on_once(self, signed_in: SignIn, api: httpx.AsyncClient) -> None:
+        run = await start(api, run_at="2999-01-01T00:00:00Z")
+        client = await signed_in()
+        assert "The run is not over" in (await client.get(f"/console/runs/{run}/redrive")).text
+        fields = {"from": "start", "idempotency_key": "once"}
+        assert (await send(client, f"/console/runs/{run}/redrive", **fields)).status_code == 409
+        await api.post(f"/v1/runs/{run}/cancel")
+        assert "Redrive the run" in (await client.get(f"/console/runs/{run}/redrive")).text
+        assert (await send(client, f"/console/runs/{run}/redrive", **{"from": "stage:nobody"})).status_code == 422
+        assert (await send(client, f"/console/runs/{run}/redrive", **{"from": "x"})).status_code == 422
+        for _ in range(2):
+            answer = await send(client, f"/console/runs/{run}/redrive", **fields)
+            assert answer.headers["location"] == f"/console/runs/{run}?done=redriven"
+        shown = (await api.get(f"/v1/runs/{run}")).json()
+        assert (shown["status"], shown["redrive_count"]) == ("RUNNING", 1)
+
+    async def test_spans_are_shown_as_a_tree(
+        self, signed_in: SignIn, api: httpx.AsyncClient, superuser: psycopg.AsyncConnection, tenant: UUID
+    ) -> None:
+        run = await start(api)
+        client = await signed_in()
+        assert "Nothing of this run was traced" in (await client.get(f"/console/runs/{run}/trace")).text
+        for name, parent in (("run.create orders", None), (HOSTILE, "run.create orders")):
+            await superuser.execute(
+                "insert into tenantry.spans (tenant_id, run_id, start_time, span_id, parent_span_id, trace_id, name, kind, end_time)"
+                " values (%s, %s, now(), left(md5(%s), 16), left(md5(%s), 16), md5('t'), %s, 'INTERNAL', now())",
+                (tenant, run, name, parent, name),
+            )
+        text = (await client.get(f"/console/runs/{run}/trace")).text
+        assert re.findall(r"depth-(\d)", text) == ["0", "1"]
+        assert "run.create orders" in text
+        assert "<script>" not in text
 
     @pytest.mark.parametrize(
         ("changes", "says"),

@@ -1,0 +1,254 @@
+"""What pages draw, without pages: the scale of time, the waterfall, forms of schemas, JSON as it is stored."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from html import unescape
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from kernel.queries.run_events import EventView
+from kernel.queries.run_get import RunSummary, RunView, StageView
+from kernel.queries.run_trace import SpanView
+from kernel.queries.step_list import StepView
+from kernel.states import RunStatus, StageStatus
+from service.console import json_text, waterfall, words
+from service.console.forms import Form
+from service.console.schema_form import field_of, filled, value_of
+from service.console.stage import attempts_of
+from service.console.timescale import Interval, Timescale
+from service.console.trace import trace_of
+from service.problems import ProblemError
+from tests.support.console import Order
+
+START = datetime(2026, 12, 1, 10, 0, tzinfo=UTC)
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def event(sequence: int, name: str, seconds: float, stage: str = "a", data: str = '{"attempt": 1}') -> EventView:
+    return EventView(sequence, f"stage:{name}", stage, data, at(seconds))
+
+
+def stage(stage_id: str, status: StageStatus, group: int = 1, end: float | None = None) -> StageView:
+    completed = at(end) if end is not None else None
+    return StageView(stage_id, group, group, status, 1, 3, None, at(0), completed, None, None)
+
+
+def run_of(status: RunStatus, *stages: StageView, end: float | None = None) -> RunView:
+    completed = at(end) if end is not None else None
+    summary = RunSummary(
+        UUID(int=1), "w", "v", status, 5, None, (), 0, at(0), at(0), at(0), completed, None
+    )  # fmt: skip
+    return RunView(summary, "{}", "{}", None, stages)
+
+
+class TestTimescale:
+    def test_time_is_even_without_long_pauses(self) -> None:
+        scale = Timescale(Interval(at(0), at(10)), [Interval(at(0), at(3)), Interval(at(8), at(10))])
+        assert [scale.at(at(second)) for second in (-1, 0, 5, 10, 11)] == [0, 0, 50, 100, 100]
+        assert scale.breaks == ()
+        assert [tick.label for tick in scale.ticks()] == ["0", "2 s", "4 s", "6 s", "8 s", "10 s"]
+
+    def test_a_week_of_sleep_is_a_short_break(self) -> None:
+        week = 7 * 86_400
+        scale = Timescale(Interval(at(0), at(week)), [Interval(at(0), at(2)), Interval(at(week - 2), at(week))])
+        (broken,) = scale.breaks
+        assert broken.label == "6 d 23 h"
+        # What was done keeps its proportions and takes most of the width.
+        assert scale.at(at(2)) == pytest.approx(100 - scale.at(at(week - 2)))
+        assert scale.at(at(2)) > 35
+        assert scale.at(at(1)) == pytest.approx(scale.at(at(2)) / 2)
+
+    def test_order_is_kept_and_nothing_lies_outside(self) -> None:
+        work = [Interval(at(second), at(second + 1)) for second in (0, 100, 1000, 50_000)]
+        scale = Timescale(Interval(at(0), at(50_001)), work)
+        places = [scale.at(at(second)) for second in (0, 1, 50, 100, 101, 999, 1000, 50_000, 50_001)]
+        assert places == sorted(places)
+        assert (places[0], places[-1]) == (0, 100)
+
+    @pytest.mark.parametrize("length", [0, 1e-6, 0.004, 3, 61, 4000, 90_000, 4e7])
+    def test_ticks_are_few_and_within(self, length: float) -> None:
+        ticks = Timescale(Interval(at(0), at(length)), [Interval(at(0), at(length))]).ticks()
+        assert 1 <= len(ticks) <= 12
+        assert all(0 <= tick.x <= 100 for tick in ticks)
+
+
+class TestWaterfall:
+    def test_a_stage_is_drawn_by_its_events(self) -> None:
+        events = [
+            event(1, "started", 1), event(2, "retrying", 2), event(3, "started", 4, data='{"attempt": 2}'),
+            event(4, "suspended", 5), event(5, "completed", 9),
+        ]  # fmt: skip
+        run = run_of(RunStatus.COMPLETED, stage("a", StageStatus.COMPLETED, end=9), end=9)
+        drawn = waterfall.draw(run, {"a": "First"}, events, [], at(100))
+        assert drawn is not None
+        (line,) = drawn.lines
+        assert [bar.kind for bar in line.bars] == ["queued", "failed", "backoff", "done", "waiting"]
+        assert line.name == "First"
+        assert "Attempt 2" in line.bars[3].title
+        assert [round(bar.x) for bar in line.bars] == [0, 11, 22, 44, 56]
+
+    def test_what_goes_on_reaches_to_now_and_what_was_cancelled_stops(self) -> None:
+        events = [event(1, "started", 0), event(2, "started", 0, "b")]
+        run = run_of(RunStatus.RUNNING, stage("a", StageStatus.RUNNING), stage("b", StageStatus.CANCELLED, end=2))
+        drawn = waterfall.draw(run, {}, events, [], at(4))
+        assert drawn is not None
+        (first,), (second,) = (line.bars for line in drawn.lines)
+        assert (first.kind, first.x + first.width) == ("running", 100)
+        assert (second.kind, second.x + second.width) == ("stopped", 50)
+
+    def test_a_later_group_waits_from_the_end_of_the_one_before(self) -> None:
+        run = run_of(RunStatus.RUNNING, stage("a", StageStatus.COMPLETED, end=5), stage("b", StageStatus.PENDING, 2))
+        drawn = waterfall.draw(run, {}, [event(1, "started", 0), event(2, "completed", 5)], [], at(10))
+        assert drawn is not None
+        (bar,) = drawn.lines[1].bars
+        assert (bar.kind, bar.x, bar.width) == ("queued", 50, 50)
+        assert [line.is_first_of_group for line in drawn.lines] == [True, True]
+
+    def test_steps_are_lines_of_their_own(self) -> None:
+        def step(name: str, kind: Any, status: Any, end: float | None) -> StepView:
+            ended = at(end) if end is not None else None
+            return StepView("a", name, 1, kind, status, 1, None, None, None, None, None, at(1), ended)
+
+        steps = [
+            step("pay", "run", "completed", 2),
+            step("ask", "signal", "pending", None),
+            step("no", "run", "failed", 3),
+        ]
+        run = run_of(RunStatus.RUNNING, stage("a", StageStatus.SUSPENDED))
+        drawn = waterfall.draw(run, {}, [event(1, "started", 0), event(2, "suspended", 3)], steps, at(5))
+        assert drawn is not None
+        assert [(line.step_id, line.bars[0].kind) for line in drawn.lines[1:]] == [
+            ("pay", "done"), ("ask", "waiting"), ("no", "failed"),
+        ]  # fmt: skip
+
+    def test_a_run_that_has_not_begun_has_none(self) -> None:
+        assert waterfall.draw(run_of(RunStatus.PENDING), {}, [], [], at(1)) is None
+
+    def test_attempts_tell_how_each_ended(self) -> None:
+        events = [
+            event(1, "started", 0), event(2, "retrying", 1, data='{"attempt": 1, "error": "no"}'),
+            event(3, "started", 2, data='{"attempt": 2}'), event(4, "suspended", 3),
+        ]  # fmt: skip
+        found = [(attempt.number, attempt.outcome, attempt.error) for attempt in attempts_of(events)]
+        assert found == [(1, "FAILED", "no"), (2, "SUSPENDED", None)]
+
+
+class TestTrace:
+    def test_spans_stand_behind_their_parents_and_rings_end(self) -> None:
+        def span(span_id: str, parent: str | None, second: float) -> SpanView:
+            return SpanView("t", span_id, parent, span_id, "INTERNAL", at(second), at(second + 1), "OK", "{}", "[]")
+
+        spans = [span("root", None, 0), span("late", "root", 2), span("inner", "early", 2), span("early", "root", 1)]
+        spans += [span("ring-a", "ring-b", 3), span("ring-b", "ring-a", 3), span("orphan", "gone", 4)]
+        trace = trace_of(spans)
+        assert trace is not None
+        found = [(line.span.span_id, line.depth) for line in trace.lines]
+        assert found[:4] == [("root", 0), ("late", 1), ("early", 1), ("inner", 2)]
+        assert sorted(name for name, _ in found) == sorted(each.span_id for each in spans)
+        assert trace_of([]) is None
+
+
+class TestForms:
+    def test_a_schema_becomes_fields(self) -> None:
+        field = field_of(Order.model_json_schema(), "/input", "Input")
+        found = {child.pointer: (child.kind, child.is_required) for child in field.children}
+        assert found == {
+            "/input/order_id": ("text", True), "/input/total": ("integer", True), "/input/ship_to": ("group", False),
+            "/input/lines": ("json", False), "/input/notes": ("lines", False), "/input/due": ("date", False),
+            "/input/is_gift": ("switch", False),
+        }  # fmt: skip
+        (ship_to,) = [child for child in field.children if child.kind == "group"]
+        assert [child.choices for child in ship_to.children] == [(), ('"DE"', '"FR"', '"GB"')]
+
+    def test_what_is_left_empty_is_left_out(self) -> None:
+        field = field_of(Order.model_json_schema(), "/input", "Input")
+        sent = {"/input/order_id": ["a"], "/input/total": ["1"], "/input/ship_to/street": [""], "/input/notes": [" "]}
+        assert value_of(field, Form(sent)) == {"order_id": "a", "total": 1}
+        sent["/input/ship_to/country"] = ['"FR"']
+        assert value_of(field, Form(sent))["ship_to"] == {"street": "", "country": "FR"}
+
+    @pytest.mark.parametrize(
+        ("schema", "text", "value"),
+        [
+            ({"type": "number"}, "1.5", 1.5), ({"type": "number"}, "2", 2), ({"type": "integer"}, " 3 ", 3),
+            ({"type": "array", "items": {"type": "integer"}}, "1\n\n2", [1, 2]), ({"type": "boolean"}, "false", False),
+            ({"enum": ["a", 1]}, "1", 1), ({}, '{"a": [1]}', {"a": [1]}), ({"type": "string"}, "", ""),
+            ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "", None),
+            ({"type": "string", "format": "date-time"}, "2026-12-01T09:30", "2026-12-01T09:30:00Z"),
+        ],
+    )  # fmt: skip
+    def test_fields_give_values(self, schema: dict[str, Any], text: str, value: Any) -> None:
+        assert value_of(field_of(schema, "/input", "x"), Form({"/input": [text]})) == value
+
+    @pytest.mark.parametrize(
+        ("schema", "text"),
+        [({"type": "integer"}, "1.5"), ({"type": "number"}, "x"), ({"enum": ["a"]}, '"b"'), ({}, "{"), ({}, "NaN")],
+    )
+    def test_faults_point_to_their_field(self, schema: dict[str, Any], text: str) -> None:
+        with pytest.raises(ProblemError) as caught:
+            value_of(field_of(schema, "/input", "x"), Form({"/input": [text]}))
+        assert [fault.pointer for fault in caught.value.errors] == ["/input"]
+
+    def test_a_schema_that_contains_itself_ends_in_json(self) -> None:
+        schema = {
+            "$defs": {"Tree": {"type": "object", "properties": {"child": {"$ref": "#/$defs/Tree"}}}},
+            "$ref": "#/$defs/Tree",
+        }
+        field = field_of(schema, "/input", "Tree")
+        depth = 0
+        while field.kind == "group":
+            (field,) = field.children
+            depth += 1
+        assert (field.kind, depth) == ("json", 5)
+
+    def test_a_value_goes_back_into_its_fields(self) -> None:
+        order = {"order_id": "a", "total": 1, "notes": ["x", "y"], "lines": [{"sku": "p", "count": 1}]}
+        shown = filled(field_of(Order.model_json_schema(), "/input", "Input"), order)
+        values = {child.field.pointer: child.value for child in shown.children}
+        assert values["/input/notes"] == "x\ny"
+        assert '"sku": "p"' in values["/input/lines"]
+
+
+class TestJson:
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "{}",
+            "[]",
+            "null",
+            '{"a":1.10,"b":[1,{"c":"x:y,{"}],"d":[]}',
+            '"\\"<b>&"',
+            "12345678901234567890",
+            '{"a" : "é\\u0000"}',
+        ],
+    )
+    def test_every_digit_and_letter_is_shown(self, text: str) -> None:
+        shown = json_text.shown(text)
+        assert shown is not None
+        plain = unescape(re.sub(r"</?span[^>]*>", "", shown.markup))
+        assert "".join(plain.split()) == "".join(text.split())
+
+    def test_markup_is_none(self) -> None:
+        shown = json_text.shown('{"<script>": "</pre><img>"}')
+        assert shown is not None
+        assert "<script>" not in shown.markup
+        assert "<img>" not in shown.markup
+
+    def test_long_texts_are_cut(self) -> None:
+        shown = json_text.shown('{"csv": "' + "x" * 1_000_000)
+        assert shown is not None
+        assert shown.is_cut
+        assert len(shown.markup) < json_text.MAX_SHOWN + 500
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, words.NOTHING), (0, "0 ms"), (0.84, "840 ms"), (3.21, "3.2 s"), (42.4, "42 s"), (125, "2 m 5 s"), (7_500, "2 h 5 m"), (100_000, "1 d 3 h")],
+)  # fmt: skip
+def test_durations_are_told_as_one_says_them(seconds: float | None, text: str) -> None:
+    assert words.duration(seconds) == text
