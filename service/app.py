@@ -20,6 +20,7 @@ from service.console import routes as console
 from service.console.engine import template_config
 from service.console.refusals import is_console, refusal_page
 from service.http import (
+    activity,
     api_keys,
     documents,
     operator,
@@ -110,7 +111,7 @@ def _build_api(settings: Settings, registry: Registry, work_due: Callable[[uuid.
 
 def _api_routes(*, has_operator: bool) -> tuple[HTTPRouteHandler, ...]:
     of_runs = (*runs.ROUTES, *run_history.ROUTES, *run_steps.ROUTES, *redrives.ROUTES)
-    tenants = (*of_runs, *workflows.ROUTES, *tenant.ROUTES, *api_keys.ROUTES)
+    tenants = (*of_runs, *workflows.ROUTES, *tenant.ROUTES, *activity.ROUTES, *api_keys.ROUTES)
     return (*tenants, *(operator.ROUTES if has_operator else ()), *probe_routes.ROUTES, *documents.ROUTES)
 
 

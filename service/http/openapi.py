@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from service.auth import Scope
-from service.http import requests, shapes
+from service.http import activity_shapes, requests, shapes
 from service.http.routing import RouteSpec
 from service.problems import MEDIA_TYPE, TITLES
 
@@ -26,6 +26,7 @@ _WORD: Final = {"type": "string"}
 _PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "status": {"type": "array", "items": _WORD},
     "tag": {"type": "array", "items": _WORD},
+    "type": {"type": "array", "items": _WORD},
     "limit": {"type": "integer", "minimum": 1, "maximum": 200, "default": 50},
     "wait": {"type": "number", "minimum": 0, "maximum": 60},
     "created_after": {"type": "string", "format": "date-time"},
@@ -137,7 +138,7 @@ def _response(spec: RouteSpec, model: str | None) -> dict[str, Any]:
 
 def _schemas() -> dict[str, Any]:
     asked = [(kind, "validation") for kind in _models_of(requests)]
-    answered = [(kind, "serialization") for kind in _models_of(shapes)]
+    answered = [(kind, "serialization") for module in (shapes, activity_shapes) for kind in _models_of(module)]
     _, document = models_json_schema([*asked, *answered], ref_template=_REFERENCE)  # type: ignore[list-item]
     schemas: dict[str, Any] = document["$defs"]
     schemas["Scope"] = {"type": "string", "enum": [str(scope) for scope in Scope]}

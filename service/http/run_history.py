@@ -9,7 +9,7 @@ from uuid import UUID
 from litestar.response.base import ASGIResponse
 from litestar.response.streaming import ASGIStreamingResponse
 
-from kernel import FieldError
+from kernel import EventType, FieldError
 from kernel.queries.run_events import EventView, run_events
 from kernel.queries.run_get import RunProgress, run_progress
 from kernel.queries.run_logs import OLDEST, run_logs
@@ -35,9 +35,10 @@ _log = logging.getLogger("tenantry.http")
     RouteSpec(
         "GET",
         "/v1/runs/{run_id:str}/events",
-        "List a run's events, oldest first; with `Accept: text/event-stream`, follow them until the run is over.",
+        "List a run's events, oldest first, those of each `type` if any is given; with `Accept: text/event-stream`, "
+        "follow all of them until the run is over.",
         scope=Scope.RUNS_READ,
-        query=("limit", "cursor"),
+        query=("type", "limit", "cursor"),
         headers=("Last-Event-ID",),
         answers={200: "EventPage"},
         refuses=(400, 404, 422),
@@ -49,11 +50,12 @@ async def list_events(call: Call) -> ASGIResponse:
     run_id = call.path_id("run_id", "run")
     query = call.query()
     limit, after = query.limit(), query.cursor(EVENTS, 0)
+    types = query.words("type", EventType) or None
     if "text/event-stream" in call.headers.get("accept", "").lower():
         return await _stream(call, run_id, max(after, _last_event_id(call)))
     async with call.transaction() as tx:
         await _existing(tx, run_id)
-        events = await run_events(tx, run_id, after=after, limit=limit + 1)
+        events = await run_events(tx, run_id, after=after, limit=limit + 1, types=types)
     page, last = page_of(events, limit)
     data = [event_object(run_id, event) for event in page]
     return answer({"data": data, "next_cursor": last and EVENTS.write(last.sequence)})

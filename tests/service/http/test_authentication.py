@@ -30,6 +30,8 @@ ROUTES = [
     ("GET", "/v1/workflows/orders", "runs:read"),
     ("GET", "/v1/workflows/orders/versions", "runs:read"),
     ("GET", "/v1/queue", "runs:read"),
+    ("GET", "/v1/activity", "runs:read"),
+    ("GET", "/v1/workers", "runs:read"),
     ("GET", "/v1/api-keys", "keys:admin"),
     ("POST", "/v1/api-keys", "keys:admin"),
     ("DELETE", f"/v1/api-keys/{NOBODY}", "keys:admin"),

@@ -57,7 +57,7 @@ async def test_references_lead_somewhere(anonymous: httpx.AsyncClient) -> None:
         ("POST", "/v1/runs/{run_id}/cancel", {"reason": "x"}), ("POST", "/v1/runs/cancel", {"filter": {"tag": "none"}}),
         ("POST", "/v1/runs/{run_id}/redrive", None), ("POST", "/v1/runs/redrive", {"filter": {"tag": "none"}}),
         ("GET", "/v1/workflows", None), ("GET", "/v1/workflows/{workflow_id}", None),
-        ("GET", "/v1/workflows/{workflow_id}/versions", None), ("GET", "/v1/tenant", None), ("GET", "/v1/queue", None),
+        ("GET", "/v1/workflows/{workflow_id}/versions", None), ("GET", "/v1/tenant", None), ("GET", "/v1/queue", None), ("GET", "/v1/activity?window=1h", None), ("GET", "/v1/workers", None),
         ("GET", "/v1/api-keys", None), ("POST", "/v1/api-keys", {"name": "k", "scopes": ["runs:read"]}),
         ("GET", "/healthz", None), ("GET", "/readyz", None), ("GET", "/v1/runs?limit=0", None), ("POST", "/v1/runs", {}),
     ],
