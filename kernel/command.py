@@ -15,6 +15,8 @@ from kernel.errors import TransactionRequiredError
 from tenancy import TenantTransaction
 
 R = TypeVar("R")
+# While a replay runs, its stage's next poll is at least this far ahead: it comes only when the process died.
+REPLAY_MARGIN = timedelta(seconds=60)
 
 
 class Command(Generic[R]):
@@ -29,14 +31,17 @@ class Command(Generic[R]):
 class KernelLimits:
     """The figures that semantics.md leaves to settings.
 
-    `job_absolute_timeout` of zero switches the absolute cap off. Times are the database's. Without an `idempotency_ttl`
-    keys are kept for as long as the database says, for SQL and for everybody: 24 h, or its `tenantry.idempotency_ttl`.
+    `job_absolute_timeout` of zero switches the absolute cap off. `replay_margin` is how far ahead each heartbeat keeps
+    the next poll of a running replay: at least two rounds of heartbeats. Times are the database's. Without an
+    `idempotency_ttl` keys are kept for as long as the database says, for SQL and for everybody: 24 h, or its
+    `tenantry.idempotency_ttl`.
     """
 
     max_payload_bytes: int = 16 * 1024 * 1024
     idempotency_ttl: timedelta | None = None
     stale_lease_threshold: timedelta = timedelta(seconds=300)
     job_absolute_timeout: timedelta = timedelta(hours=1)
+    replay_margin: timedelta = REPLAY_MARGIN
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from kernel.changes import Changes
+from kernel.command import REPLAY_MARGIN
 from kernel.definition.workflow import Place, PlacedStage, Workflow
 from kernel.events import EventType
 from kernel.execution.journal import Annotation
@@ -24,10 +25,11 @@ RANK_PER_PRIORITY = timedelta(seconds=60)
 
 @dataclass(slots=True)
 class LeaseBudget:
-    """How many jobs this transaction may still lease to its worker."""
+    """How many jobs this transaction may still lease to its worker, and how far ahead it sets a replay's next poll."""
 
     worker_id: str
     left: int
+    replay_margin: timedelta = REPLAY_MARGIN
 
     def take(self) -> bool:
         """Take one lease out of the budget; False when it is spent."""

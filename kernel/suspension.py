@@ -7,15 +7,12 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from kernel.draft import RANK_PER_PRIORITY, RunDraft
+from kernel.draft import RANK_PER_PRIORITY, LeaseBudget, RunDraft
 from kernel.events import EventType
 from kernel.fence import Fence
 from kernel.locking import StageRow
 from kernel.states import JobStatus, StageStatus
 from tenancy import Row
-
-# While a replay runs, its stage's next poll is this far ahead: it matters only when the process dies.
-REPLAY_MARGIN = timedelta(seconds=60)
 
 
 def suspend(draft: RunDraft, stage: StageRow, fence: Fence, waited: Sequence[Row]) -> datetime:
@@ -35,12 +32,12 @@ def suspend(draft: RunDraft, stage: StageRow, fence: Fence, waited: Sequence[Row
     return due_at
 
 
-def lease_replay(draft: RunDraft, stage: StageRow, job_attempt: int, worker_id: str) -> Fence:
+def lease_replay(draft: RunDraft, stage: StageRow, job_attempt: int, leases: LeaseBudget) -> Fence:
     """Lease a parked job: a new fence, the same attempt; the stage stays suspended."""
     fence = Fence(draft.run.run_id, stage.stage_id, job_attempt, draft.now)
-    draft.move_job(stage, JobStatus.RUNNING, attempt=job_attempt, worker_id=worker_id, started_at=draft.now)
+    draft.move_job(stage, JobStatus.RUNNING, attempt=job_attempt, worker_id=leases.worker_id, started_at=draft.now)
     draft.move_stage(
-        stage, StageStatus.SUSPENDED, next_poll_at=draft.now + REPLAY_MARGIN, waiting_for=stage.waiting_for
+        stage, StageStatus.SUSPENDED, next_poll_at=draft.now + leases.replay_margin, waiting_for=stage.waiting_for
     )
     return fence
 

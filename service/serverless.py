@@ -138,7 +138,7 @@ class Serverless:
             await asyncio.gather(beating, return_exceptions=True)
 
     async def _beat(self, who: Execution, fences: Sequence[Fence]) -> None:
-        every_s = self.limits.stale_lease_threshold.total_seconds() / 10
+        every_s = min(self.limits.stale_lease_threshold / 10, self.limits.replay_margin / 2).total_seconds()
         while True:
             await asyncio.sleep(every_s)
             try:

@@ -60,7 +60,8 @@ async def job_claim(command: JobClaim, tx: TenantTransaction, scope: Scope) -> J
         return JobsClaimed(())
     (rows,) = await tx.fetch_batch([claim_call(scope.registry, command.limit)])
     changes = Changes()
-    drafts, ghosts = await lease_jobs(rows, LeaseBudget(command.worker_id, command.limit), changes, tx, scope)
+    leases = LeaseBudget(command.worker_id, command.limit, scope.limits.replay_margin)
+    drafts, ghosts = await lease_jobs(rows, leases, changes, tx, scope)
     await changes.write(tx)
     return JobsClaimed(leased_of(drafts), ghosts)
 
@@ -121,7 +122,7 @@ def lease_one(draft: RunDraft, row: Row, leases: LeaseBudget) -> GhostJob | None
         return None
     wait_ms = max(int((draft.now - row["available_at"]).total_seconds() * 1000), 0)
     if row["replay"]:
-        fence = lease_replay(draft, stage, row["job_attempt"], leases.worker_id)
+        fence = lease_replay(draft, stage, row["job_attempt"], leases)
         draft.lease(placed, fence, attempt=stage.attempt, begun=True, wait_ms=wait_ms)
         return None
     fence = draft.lease_job(stage, row["job_attempt"], leases.worker_id)

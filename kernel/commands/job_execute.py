@@ -188,7 +188,9 @@ async def claim_named(command: JobExecute, worker_id: str, tx: TenantTransaction
     changes = Changes()
     stages = (await load_stages(tx, [run.run_id]))[run.run_id]
     draft = draft_of(row, changes, stages, scope)
-    ghost = lease_one(draft, row, LeaseBudget(worker_id, 1))
+    # Its caller may not beat at all while the body runs.
+    margin = max(scope.limits.replay_margin, scope.limits.stale_lease_threshold)
+    ghost = lease_one(draft, row, LeaseBudget(worker_id, 1, margin))
     await changes.write(tx)
     return ghost if ghost is not None else draft.leased[0]
 

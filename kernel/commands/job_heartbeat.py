@@ -6,6 +6,7 @@ And brings back what became of their runs.
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import ClassVar
 from uuid import UUID
 
@@ -48,16 +49,16 @@ class JobHeartbeat(Command[tuple[Heartbeat, ...]]):
 
 
 @handles(JobHeartbeat)
-async def job_heartbeat(command: JobHeartbeat, tx: TenantTransaction, _scope: Scope) -> tuple[Heartbeat, ...]:
+async def job_heartbeat(command: JobHeartbeat, tx: TenantTransaction, scope: Scope) -> tuple[Heartbeat, ...]:
     """Run the one statement."""
     if not command.jobs:
         return ()
-    (rows,) = await tx.fetch_batch([beat_call(command.jobs)])
+    (rows,) = await tx.fetch_batch([beat_call(command.jobs, scope.limits.replay_margin)])
     return heartbeats(rows)
 
 
-def beat_call(fences: Iterable[Fence]) -> Call:
-    """Return the call that refreshes these leases."""
+def beat_call(fences: Iterable[Fence], replay_margin: timedelta) -> Call:
+    """Return the call that refreshes these leases, and sets the next poll of a replay so far ahead."""
     items = [
         {
             "run_id": str(fence.run_id),
@@ -67,7 +68,7 @@ def beat_call(fences: Iterable[Fence]) -> Call:
         }
         for fence in fences
     ]
-    return SQL["beat"], {"items": json.dumps(items)}
+    return SQL["beat"], {"items": json.dumps(items), "replay_margin": replay_margin}
 
 
 def heartbeats(rows: Iterable[Row]) -> tuple[Heartbeat, ...]:

@@ -35,7 +35,7 @@ replayed as (
 ),
 bumped as (
   update tenantry.workflow_stages as stage
-  set next_poll_at = tenantry.now() + interval '60 seconds'
+  set next_poll_at = tenantry.now() + :replay_margin::interval
   from replayed
   where stage.tenant_id = :tenant_id::uuid and stage.run_id = replayed.run_id and stage.stage_id = replayed.stage_id
 )

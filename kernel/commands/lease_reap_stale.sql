@@ -1,8 +1,7 @@
 -- name: lapsed
 -- Lock the jobs whose heartbeat or whose absolute time ran out, and their runs, leaving out what others hold: a heartbeat
 -- under way holds its job and is looked at again next time. Both bounds are the database's clock against its own marks.
--- A replay whose next poll has passed is taken back early, but not from a worker that may merely beat as seldom as it may, every
--- third of the threshold.
+-- A replay whose next poll has passed is taken back early: its worker sets that ahead with every heartbeat.
 select
   job.run_id, job.stage_id, job.status as job_status, job.replay, job.attempt as job_attempt, job.max_attempts,
   job.started_at, job.worker_id,
@@ -19,7 +18,6 @@ from (
     and (
       leased.locked_at <= tenantry.now() - :stale_after::interval
       or leased.replay
-      and leased.locked_at <= tenantry.now() - :stale_after::interval / 2
       and exists (
         select from tenantry.workflow_stages as stage
         where stage.tenant_id = :tenant_id::uuid and stage.run_id = leased.run_id and stage.stage_id = leased.stage_id

@@ -42,6 +42,7 @@ async def stage_poll_suspended(command: StagePollSuspended, tx: TenantTransactio
     served = json.dumps([{"workflow_id": w, "version": v} for w, v in scope.registry.served])
     (rows,) = await tx.fetch_batch([(SQL["claim"], {"served": served, "limit": command.limit})])
     changes = Changes()
-    drafts, _ = await job_claim.lease_jobs(rows, LeaseBudget(command.worker_id, command.limit), changes, tx, scope)
+    leases = LeaseBudget(command.worker_id, command.limit, scope.limits.replay_margin)
+    drafts, _ = await job_claim.lease_jobs(rows, leases, changes, tx, scope)
     await changes.write(tx)
     return SuspendedPolled(job_claim.leased_of(drafts))

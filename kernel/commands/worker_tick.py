@@ -76,7 +76,7 @@ async def worker_tick(command: WorkerTick, tx: TenantTransaction, scope: Scope) 
     changes = Changes()
     reaped = await lease_reap_stale.reap(answers["lapsed"], changes, tx, scope) if command.reap else LeasesReaped(0, 0)
     allowed = await _allowed(command, standing, tx) if is_serving else 0
-    budget = LeaseBudget(command.worker_id, allowed)
+    budget = LeaseBudget(command.worker_id, allowed, scope.limits.replay_margin)
     resumed: list[RunDraft] = []
     ghosts: tuple[GhostJob, ...] = ()
     started: list[RunDraft] = []

@@ -10,19 +10,25 @@ import random
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from time import monotonic
 from uuid import UUID
 
 import psycopg
 from psycopg.rows import dict_row
 
-from kernel import Fence, Heartbeat, beat_call, heartbeats
+from kernel import REPLAY_MARGIN, Fence, Heartbeat, beat_call, heartbeats
 from tenancy import DatabaseSettings, binding_call
 
 logger = logging.getLogger(__name__)
 CHUNK = 500
 SHORTEST_ROUND_S = 5.0
 Leases = Mapping[UUID, Sequence[Fence]]
+
+
+def replay_margin(heartbeat_interval: timedelta) -> timedelta:
+    """Return how far ahead a heartbeat sets a replay's next poll: one round may fail, and the replay is still ours."""
+    return max(REPLAY_MARGIN, 2 * heartbeat_interval)
 
 
 class HeartbeatThread:
@@ -38,6 +44,7 @@ class HeartbeatThread:
         """`leases` and `answered` are called in the thread: the host makes both safe for that."""
         self._database = database
         self._interval_s = interval_s
+        self._replay_margin = replay_margin(timedelta(seconds=interval_s))
         self._leases = leases
         self._answered = answered
         self._stopped = threading.Event()
@@ -85,7 +92,7 @@ class HeartbeatThread:
     def _beat(self, tenant_id: UUID, fences: Sequence[Fence]) -> tuple[Heartbeat, ...]:
         connection = self._connect()
         with connection.transaction(), connection.cursor() as cursor:
-            for statement, params in (binding_call(tenant_id), beat_call(fences)):
+            for statement, params in (binding_call(tenant_id), beat_call(fences, self._replay_margin)):
                 cursor.execute(statement.pyformat.encode(), {**params, "tenant_id": tenant_id})
             return heartbeats(cursor.fetchall())
 

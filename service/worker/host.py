@@ -29,7 +29,7 @@ from service.telemetry import current
 from service.worker.dispatcher import Dispatcher, DueTenant, share_out
 from service.worker.executor import LET_GO_S, Executor, ExecutorLimits
 from service.worker.floors import FloorMemory
-from service.worker.heartbeat import HeartbeatThread
+from service.worker.heartbeat import HeartbeatThread, replay_margin
 from service.worker.ledger_writer import LedgerWriter, WriterHooks
 from service.worker.maintenance import Maintenance
 from service.worker.reporter import Reporter
@@ -80,6 +80,7 @@ class WorkerHost:
             max_payload_bytes=settings.max_payload_bytes,
             stale_lease_threshold=settings.stale_lease_threshold,
             job_absolute_timeout=settings.job_absolute_timeout,
+            replay_margin=replay_margin(settings.heartbeat_interval),
         )
         self.kernel = Kernel(registry, limits=self.limits)
         self.pulse = Pulse()
