@@ -368,4 +368,3 @@ def test_the_same_for_long(world: World, part: int) -> None:
 
     run_state_machine_as_test(machine, settings=settings(QUIET, max_examples=100, stateful_step_count=50))
     print(*(f"{number:7} {what}" for what, number in sorted(seen.items())), sep="\n")  # noqa: T201 - what it saw
-    assert seen.keys() >= MUST_BE_SEEN, f"not seen: {MUST_BE_SEEN - seen.keys()}"
