@@ -1,6 +1,6 @@
 """Tenantry's kernel: what runs, stages and jobs may do, as commands inside transactions that their callers own."""
 
-from kernel.command import REPLAY_MARGIN, Command, KernelLimits
+from kernel.command import Command, KernelLimits
 from kernel.commands.due_promote import DuePromote, DuePromoted
 from kernel.commands.idempotency_expire import IdempotencyExpire, KeysExpired
 from kernel.commands.job_begin import Begun, JobBegin
@@ -101,7 +101,6 @@ from kernel.step_errors import (
 )
 
 __all__ = [
-    "REPLAY_MARGIN",
     "AbortReason",
     "AbortSignal",
     "AnnotationError",

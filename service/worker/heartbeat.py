@@ -17,7 +17,8 @@ from uuid import UUID
 import psycopg
 from psycopg.rows import dict_row
 
-from kernel import REPLAY_MARGIN, Fence, Heartbeat, beat_call, heartbeats
+from kernel import Fence, Heartbeat, beat_call, heartbeats
+from kernel.command import REPLAY_MARGIN
 from tenancy import DatabaseSettings, binding_call
 
 logger = logging.getLogger(__name__)
