@@ -74,11 +74,17 @@ class _Flight:
 
     wait: Wait
     lands_by: float
+    has_ended: bool = False
 
     @property
     def has_effect(self) -> bool:
         """Whether it must come to its end: a poll may be cancelled and made again."""
         return self.wait.kind == "run"
+
+    @property
+    def is_outlasting(self) -> bool:
+        """Whether its function is still at work, once nobody waits for it any more."""
+        return self.has_effect and not self.has_ended
 
 
 class StepExecution:
@@ -142,7 +148,7 @@ class StepExecution:
             return outcome
         # What the body was told too late to go on is news to it, like a signal that came meanwhile: it is due at once.
         # Not so a function that outlasts its lease: it would be called again and again beside itself.
-        outlasting = {flight.wait for flight in self._in_flight.values() if flight.has_effect}
+        outlasting = {flight.wait for flight in self._in_flight.values() if flight.is_outlasting}
         news = [wait for wait in self._state.unheard if wait not in outlasting]
         return StageSuspended((*self._state.waits, *news))
 
@@ -270,6 +276,12 @@ class StepExecution:
         own = task or asyncio.current_task()
         if own in self._in_flight:
             self._in_flight[own].lands_by = monotonic() + lease_s
+
+    def _end_function(self) -> None:
+        """Note that the function of the step whose task this is has ended: its outcome is all that is left to write."""
+        own = asyncio.current_task()
+        if own in self._in_flight:
+            self._in_flight[own].has_ended = True
 
     async def _fly(self, use: StepUse, lasts_s: float, work: Coroutine[Any, Any, Any]) -> Any:
         """Do a step's work in a task of its own, and return what it returns.

@@ -242,12 +242,14 @@ class Steps(StepExecution):
                 result = await call(function, step, self.threads, on_thread)
             text = encode(use.step_id, result, self.max_result_bytes)
             value = decode(use.step_id, text, claimed.model)
+            self._end_function()
         except BaseException as error:
             if is_cancelled(error):
                 if all(future.done() for future in threads):
                     # It has verifiably ended: whoever goes on need not wait for its lease.
                     self._queue.put(self._op("outcome", use, **claim, status="running", lease_s=0.0))
                 raise
+            self._end_function()
             await self._failed(use, options, row, claim, error)
             if isinstance(error, Exception):
                 raise

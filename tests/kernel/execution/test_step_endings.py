@@ -10,7 +10,7 @@ import pytest
 
 from kernel import StageContext, StageFailed, StageSuspended, StepLeaseLostError
 from tests.support.looking import Look
-from tests.support.stagehand import Act, Make, output_of, steps_of
+from tests.support.stagehand import Act, Make, finish, output_of, steps_of
 from tests.support.waiting import until
 
 # -- timeouts, aborts, stops ------------------------------------------------------------------------------------------
@@ -231,3 +231,46 @@ async def test_a_function_does_not_begin_under_a_lease_that_has_run_out_meanwhil
     hand.around = None
     await hand.go()
     assert calls == [(2, False)]
+
+
+async def test_an_outcome_under_way_when_its_body_leaves_is_heard_although_its_lease_has_run_out(
+    make: Make, look: Look
+) -> None:
+    """Its function has ended: what comes after it does not wait for what the others beside it wait for."""
+    is_writing = asyncio.Event()
+
+    async def body(ctx: StageContext[Any]) -> Any:
+        async def branch() -> None:
+            await ctx.step.run("second", is_writing.wait, lease="50ms")
+            await ctx.step.run("next", lambda: "next")
+
+        async def retried() -> None:
+            await is_writing.wait()
+            raise LookupError("once more in a month")
+
+        await asyncio.gather(
+            ctx.step.run("first", lambda: "first"),
+            branch(),
+            ctx.step.run("retried", retried, lease="50ms", retries=1, retry_delay="30d"),
+        )
+
+    hand = make(body)
+    run_id = await hand.start()
+
+    async def around(ops: Any, write: Any) -> Any:
+        if any((op.op, op.step_id) == ("outcome", "first") for op in ops):
+            # Both others end meanwhile, past their leases: their outcomes are written together, with the next write.
+            await asyncio.sleep(0.1)
+            is_writing.set()
+            await asyncio.sleep(0.05)
+        return await write()
+
+    hand.around = around
+    await finish(hand)
+    steps = await steps_of(look, run_id)
+    assert {name: row["status"] for name, row in steps.items()} == {
+        "first": "completed",
+        "second": "completed",
+        "retried": "pending",
+        "next": "completed",
+    }
