@@ -28,7 +28,8 @@ end $$;
 grant tenantry_tenant to app, app_wide, app_bypass;
 do $$ begin
   if current_setting('server_version_num')::int >= 160000 then
-    grant tenantry_tenant to app_heirless with inherit false;
+    -- As text: an older server refuses to read what it does not know.
+    execute 'grant tenantry_tenant to app_heirless with inherit false';
   else
     grant tenantry_tenant to app_heirless;
   end if;

@@ -12,7 +12,6 @@ from kernel import Registry
 from service.app import create_app, opened
 from service.console.sessions import NAME, open_session
 from service.settings import Settings
-from service.tenants import create_key
 from tenancy import Database
 from tests.support.console import REGISTRY, SignIn
 from tests.support.environment import DatabaseUrls
@@ -35,15 +34,6 @@ async def app(database_urls: DatabaseUrls, registry: Registry) -> AsyncIterator[
 async def anonymous(app: Litestar) -> AsyncIterator[httpx.AsyncClient]:
     async with connect(app) as client:
         yield client
-
-
-@pytest.fixture
-def make_key(database: Database) -> MakeKey:
-    async def make(tenant_id: UUID, **options: Any) -> dict[str, Any]:
-        async with database.transaction(tenant_id) as tx:
-            return await create_key(tx, **options)
-
-    return make
 
 
 @pytest.fixture

@@ -13,8 +13,6 @@ from pydantic import BaseModel, Field
 from kernel import Registry, StageContext, stage, workflow
 from service.app import create_app, opened
 from service.settings import Settings
-from service.tenants import create_key
-from tenancy import Database
 from tests.support.environment import DatabaseUrls
 from tests.support.http import MakeKey, connect
 
@@ -89,15 +87,6 @@ async def anonymous(app: Litestar) -> AsyncIterator[httpx.AsyncClient]:
 async def operator(app: Litestar) -> AsyncIterator[httpx.AsyncClient]:
     async with connect(app, OPERATOR_TOKEN) as client:
         yield client
-
-
-@pytest.fixture
-def make_key(database: Database) -> MakeKey:
-    async def make(tenant_id: UUID, **options: Any) -> dict[str, Any]:
-        async with database.transaction(tenant_id) as tx:
-            return await create_key(tx, **options)
-
-    return make
 
 
 @pytest.fixture
