@@ -5,7 +5,7 @@ The clock is the database's, moved by the setting `tenantry.clock_offset` within
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Literal
 from uuid import UUID
 
@@ -36,6 +36,7 @@ class Session:
         self.kernel = kernel
         self.tenant_id = tenant_id
         self.offset = timedelta(0)
+        self._looked_at: datetime | None = None
         self.kill: Kill | None = None
         self.script = Script(frozenset(placed.stage.id for workflow in workflows for placed in workflow.stages))
         self._provider = provider
@@ -65,11 +66,17 @@ class Session:
         return "suspended" if row["is_waiting"] and not row["is_active"] else "incomplete"
 
     async def next_due(self, run_ids: Sequence[UUID]) -> timedelta | None:
-        """Return how far away the next moment is at which one of the runs goes on by itself; None if none does."""
+        """Return how far away the next moment is at which one of the runs goes on by itself; None if none does.
+
+        One that has come since the last look for work, the database's own clock going on, is now: zero.
+        """
         stale_after = self.kernel.scope.limits.stale_lease_threshold
         async with self.transaction() as tx:
-            rows = await tx.fetch_all(SQL["moments"], run_ids=list(run_ids), stale_after=stale_after)
-        return min((row["at"] - row["now"] for row in rows if row["at"] > row["now"]), default=None)
+            rows = await tx.fetch_all(
+                SQL["moments"], run_ids=list(run_ids), stale_after=stale_after, since=self._looked_at
+            )
+        ahead = [row["at"] - row["now"] for row in rows if row["at"] > (self._looked_at or row["now"])]
+        return max(min(ahead), timedelta(0)) if ahead else None
 
     async def work(self) -> None:
         """Do what is due in the tenant, as one worker process does, until nothing is or it is killed.
@@ -97,6 +104,9 @@ class Session:
     async def _round(self, worker: HarnessWorker) -> bool:
         """Take what is due and execute it; whether there was anything."""
         async with self.transaction() as tx:
+            clock = await tx.fetch_one(SQL["clock"])
+            assert clock is not None
+            self._looked_at = clock["now"]
             ticked = await self.kernel.dispatch(WorkerTick(worker.worker_id, LEASES), tx)
         jobs = list(ticked.leased)
         while jobs:

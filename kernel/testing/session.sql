@@ -2,10 +2,14 @@
 -- Move the engine's clock within this transaction.
 select set_config('tenantry.clock_offset', :offset::text, true)
 
+-- name: clock
+-- The engine's clock, before it is looked for work.
+select tenantry.now() as now
+
 -- name: moments
 -- When each of these runs may go on by itself, and the clock now: a run that is not due, a retry, a lease that lapses, a step's
--- next try, poll, end or deadline. The keepalive of a signal is left out where the wait's deadline is known: in a test no
--- wake-up is lost.
+-- next try, poll, end or deadline (those of steps later than :since). The keepalive of a signal is left out where the wait's
+-- deadline is known: in a test no wake-up is lost.
 select moment.at, tenantry.now() as now
 from (
   select run.available_at as at
@@ -32,7 +36,7 @@ from (
     from tenantry.workflow_steps as waited
     cross join lateral unnest(array[waited.due_at, waited.deadline_at, waited.lease_expires_at]) as mark (at)
     where waited.tenant_id = :tenant_id::uuid and waited.run_id = job.run_id and waited.stage_id = job.stage_id
-      and waited.status in ('pending', 'running') and mark.at > tenantry.now()
+      and waited.status in ('pending', 'running') and mark.at > coalesce(:since::timestamptz, tenantry.now())
   ) as step on true
   where job.tenant_id = :tenant_id::uuid and job.run_id = any(:run_ids::uuid[]) and job.status in ('PENDING', 'RUNNING')
 ) as moment

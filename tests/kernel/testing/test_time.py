@@ -1,6 +1,10 @@
 """The harness's clock: what comes due on the way is done at its time, and nothing wakes up for nothing."""
 
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -9,6 +13,7 @@ from kernel import (
     StageContext,
     StepTimeoutError,
 )
+from kernel.testing.session import Session
 from tenancy import load_sql
 from tests.kernel.testing.plays import Make, begin, ten_steps
 
@@ -26,6 +31,28 @@ async def test_what_comes_due_on_the_way_is_done_at_its_time(make: Make) -> None
     await harness.advance("23h")
     assert await run.go() == "suspended"
     assert [name[1] for name in await run.steps()] == ["rest-0", "rest-1", "rest-2"]
+    await harness.advance("2h")
+    assert await run.output() == "rested"
+
+
+async def test_what_comes_due_while_nobody_looks_is_done_at_its_time(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = Session.next_due
+
+    async def look_late(session: Session, run_ids: Sequence[UUID]) -> timedelta | None:
+        # The database's clock goes on while a test is at it.
+        await asyncio.sleep(0.4)
+        return await look(session, run_ids)
+
+    async def body(ctx: StageContext[Any]) -> Any:
+        await ctx.step.sleep("short", 0.2)
+        await ctx.step.sleep("long", "1h")
+        return "rested"
+
+    monkeypatch.setattr(Session, "next_due", look_late)
+    harness = make(body)
+    run = await begin(harness)
     await harness.advance("2h")
     assert await run.output() == "rested"
 
