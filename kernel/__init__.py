@@ -8,7 +8,7 @@ from kernel.commands.job_claim import GhostJob, JobClaim, JobsClaimed
 from kernel.commands.job_execute import Execution, JobExecute, JobExecuted, claim_named, execute_leased, ghost
 from kernel.commands.job_heartbeat import Heartbeat, JobHeartbeat, beat_call, heartbeats
 from kernel.commands.job_release import JobRelease, JobsReleased
-from kernel.commands.job_report import JobReport, Progress, Reported
+from kernel.commands.job_report import JobReport, Progress, Reported, log_rows
 from kernel.commands.job_settle import JobSettle, Settled, Settlement
 from kernel.commands.job_settle_expected import JobSettleExpected, SettledAsExpected, is_expectable
 from kernel.commands.lease_reap_stale import LeaseReapStale, LeasesReaped, ReapedLease
@@ -242,6 +242,7 @@ __all__ = [
     "heartbeats",
     "invocation_of",
     "is_expectable",
+    "log_rows",
     "note_conflicts",
     "read_steps",
     "refused_ops",

@@ -22,6 +22,7 @@ from kernel.commands.step_write import StepWrite, read_steps, step_write
 from kernel.draft import LeaseBudget
 from kernel.drafting import draft_of
 from kernel.errors import JobNotAvailableError
+from kernel.execution.journal import StageJournal
 from kernel.execution.ledger import StepAnswer, StepOp, StepRow
 from kernel.execution.outcome import StageCompleted, StageFailed, StageOutcome
 from kernel.execution.perform import Performance, ask_when, perform
@@ -111,10 +112,10 @@ class Execution:
 async def execute_leased(job: LeasedJob, who: Execution) -> JobExecuted:
     """Ask, begin, run and settle a leased job, each write in a transaction of `who`'s."""
     tenant_id, transactions, scope = who.tenant_id, who.transactions, who.scope
-    limit = scope.limits.max_payload_bytes
+    limit, journal = scope.limits.max_payload_bytes, StageJournal()
     tracing = ExecutionSpan.of(tenant_id, job)
     with tracing.entered():
-        performance = await ask_when(job, tenant_id, limit)
+        performance = await ask_when(job, tenant_id, limit, journal)
     if performance is None and not job.begun:
         async with transactions() as tx:
             (begun,) = await job_begin(JobBegin([job], wait=True), tx, scope)
@@ -124,8 +125,8 @@ async def execute_leased(job: LeasedJob, who: Execution) -> JobExecuted:
         job = begun.job
     if performance is None:
         with tracing.entered():
-            performance = await perform(job, tenant_id, limit, _Ledger(job, transactions, scope))
-    settlement = Settlement(job, performance.outcome, performance.annotations, performance.steps)
+            performance = await perform(job, tenant_id, limit, _Ledger(job, transactions, scope), journal)
+    settlement = Settlement(job, performance.outcome, performance.annotations, performance.steps, performance.report)
     try:
         async with transactions() as tx:
             (settled,) = await job_settle(JobSettle(who.worker_id, [settlement], wait=True), tx, scope)

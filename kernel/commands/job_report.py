@@ -5,7 +5,7 @@ because newer progress follows within a second.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 from uuid import UUID
@@ -14,10 +14,12 @@ from kernel.changes import Changes
 from kernel.command import Command, Scope, handles
 from kernel.draft import RunDraft
 from kernel.events import EventType
+from kernel.execution.journal import LogRecord
 from kernel.fence import Fence
 from kernel.fencing import Hold, lock_fenced
+from kernel.jobs import LeasedJob
 from kernel.states import RunStatus
-from tenancy import TenantTransaction, load_sql
+from tenancy import Call, TenantTransaction, load_sql
 
 SQL = load_sql(__file__)
 
@@ -54,7 +56,7 @@ class JobReport(Command[Reported]):
 async def job_report(command: JobReport, tx: TenantTransaction, _scope: Scope) -> Reported:
     """Append the logs; lock, check the fences, append the progress."""
     if command.logs:
-        await tx.send([(SQL["insert_logs"], {"items": json.dumps([*command.logs], ensure_ascii=False, default=str)})])
+        await tx.send([logs_call(command.logs)])
     if not command.progress:
         return Reported(0)
     fenced = await lock_fenced(tx, [item.fence for item in command.progress], wait=False)
@@ -71,3 +73,17 @@ async def job_report(command: JobReport, tx: TenantTransaction, _scope: Scope) -
         written += 1
     await changes.write(tx)
     return Reported(written)
+
+
+def log_rows(job: LeasedJob, lines: Iterable[LogRecord]) -> list[dict[str, object]]:
+    """Return what the body of a job logged, as rows."""
+    who = {"run_id": job.run_id, "stage_id": job.stage_id, "attempt": job.attempt}
+    return [
+        {**who, "level": line.level, "message": line.message, "fields": line.fields, "created_at": line.logged_at}
+        for line in lines
+    ]
+
+
+def logs_call(rows: Sequence[Mapping[str, object]]) -> Call:
+    """Return the call that writes log rows."""
+    return SQL["insert_logs"], {"items": json.dumps([*rows], ensure_ascii=False, default=str)}

@@ -16,9 +16,11 @@ from kernel.backoff import retry_delay_s
 from kernel.changes import Changes
 from kernel.command import Command, Scope, handles
 from kernel.commands.job_claim import DEFERRAL
+from kernel.commands.job_report import log_rows, logs_call
 from kernel.commands.step_write import StepWrite, step_write
 from kernel.draft import LeaseBudget, RunDraft
-from kernel.execution.journal import Annotation
+from kernel.events import EventType
+from kernel.execution.journal import Annotation, Report
 from kernel.execution.ledger import StepOp
 from kernel.execution.outcome import (
     StageCompleted,
@@ -37,17 +39,22 @@ from tenancy import Row, TenantTransaction, load_sql
 
 SQL = load_sql(__file__)
 SettleStatus = Literal["settled", "ghost", "superseded", "busy"]
+NOTHING_SAID = Report()
 RACE_DELAY = timedelta(seconds=2)
 
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """A leased job, what its body came to and what it noted; `steps` are written first, in the same transaction."""
+    """A leased job, what its body came to and what it noted; `steps` are written first, in the same transaction.
+
+    `report` is what the body said last: whoever sees the outcome sees its log lines too.
+    """
 
     job: LeasedJob
     outcome: StageOutcome
     annotations: tuple[Annotation, ...] = ()
     steps: tuple[StepOp, ...] = ()
+    report: Report = NOTHING_SAID
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +140,22 @@ async def job_settle(command: JobSettle, tx: TenantTransaction, scope: Scope) ->
     batch = SettleBatch(fenced, await load_stages(tx, _runs_to_read(command, fenced)), leases, waited)
     answers = tuple(settle_one(item, batch) for item in command.settlements)
     await batch.changes.write(tx)
+    if lines := _news(command, answers, fenced):
+        await tx.send([logs_call(lines)])
     return answers
+
+
+def _news(command: JobSettle, answers: Sequence[Settled], fenced: Fenced) -> list[dict[str, object]]:
+    """Return the log lines that are not written yet.
+
+    A busy settle is repeated with them; one that finds that it was kept after all had written them.
+    """
+    return [
+        row
+        for item, answer in zip(command.settlements, answers, strict=True)
+        if answer.status != "busy" and (answer.status != "settled" or fenced.holds[item.job.fence] is Hold.MINE)
+        for row in log_rows(item.job, item.report.logs)
+    ]
 
 
 async def _waited_steps(command: JobSettle, tx: TenantTransaction) -> dict[tuple[UUID, str], list[Row]]:
@@ -199,6 +221,9 @@ def settle_one(item: Settlement, batch: SettleBatch) -> Settled:
     if job.replay and isinstance(item.outcome, StageCompleted | StageFailed):
         # Told now that it is known: most replays only find that there is still nothing to go on with.
         draft.changes.mark("run.resumed", draft.run, stage, at=job.fence.started_at)
+    if (progress := item.report.progress) is not None:
+        said = {"fraction": progress.fraction, "message": progress.message}
+        draft.emit(EventType.STAGE_PROGRESS, stage_id=job.stage_id, **said)
     leased_before = len(draft.leased)
     delay = _apply(draft, stage, item, batch)
     return Settled(

@@ -13,7 +13,7 @@ from typing import ClassVar
 import orjson
 
 from kernel.command import Command, Scope, handles
-from kernel.commands.job_settle import SettleBatch, Settled, Settlement, settle_one
+from kernel.commands.job_settle import NOTHING_SAID, SettleBatch, Settled, Settlement, settle_one
 from kernel.commands.step_write import encode_ops
 from kernel.draft import LeaseBudget
 from kernel.execution.outcome import StageCompleted
@@ -52,7 +52,8 @@ class JobSettleExpected(Command[SettledAsExpected]):
 def is_expectable(settlements: Sequence[Settlement]) -> bool:
     """Whether the settles can be decided without a look: completed stages, each alone in its group and in its run.
 
-    Stages of redriven runs count on from attempts that only a look can tell.
+    Stages of redriven runs count on from attempts that only a look can tell. What bodies said is no part of the
+    statement.
     """
     runs = {item.job.run_id for item in settlements}
     return len(runs) == len(settlements) and all(_is_plain(item) for item in settlements)
@@ -64,6 +65,7 @@ def _is_plain(item: Settlement) -> bool:
         isinstance(item.outcome, StageCompleted)
         and job.begun
         and not job.redrive_count
+        and item.report == NOTHING_SAID
         and len(job.workflow.groups[job.placed.group - 1]) == 1
     )
 

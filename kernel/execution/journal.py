@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import isfinite
 from threading import Lock
+from time import monotonic
 from typing import Literal, TypeAlias, get_args
 
 from pydantic_core import to_json
@@ -20,6 +21,8 @@ MAX_BUFFERED_LOGS = 1_000
 MAX_ANNOTATIONS = 1_000
 MAX_FIELDS_BYTES = 16_384
 MAX_KEY_LENGTH = 255
+# Progress is written at most once a second a stage; less, because whoever asks every second may be a little early.
+PROGRESS_EVERY_S = 0.95
 _LEVELS = frozenset(get_args(LogLevel))
 
 
@@ -42,6 +45,14 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class Report:
+    """What a body has said since it was last asked."""
+
+    logs: tuple[LogRecord, ...] = ()
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Annotation:
     """One annotation; `value` and `payload` are JSON texts."""
 
@@ -53,13 +64,14 @@ class Annotation:
 class StageJournal:
     """Collects what one execution says. The body writes, its host drains."""
 
-    __slots__ = ("_annotations", "_dropped_logs", "_lock", "_logs", "_progress")
+    __slots__ = ("_annotations", "_dropped_logs", "_lock", "_logs", "_progress", "_told_at")
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._logs: list[LogRecord] = []
         self._dropped_logs = 0
         self._progress: Progress | None = None
+        self._told_at: float | None = None
         self._annotations: list[Annotation] = []
 
     @property
@@ -123,10 +135,23 @@ class StageJournal:
         return logs
 
     def take_progress(self) -> Progress | None:
-        """Take the latest progress; None when there is no news."""
+        """Take the latest progress; None when there is no news, or some was taken within the last second."""
         with self._lock:
+            if self._progress is None or not self._is_time():
+                return None
+            self._told_at = monotonic()
             progress, self._progress = self._progress, None
         return progress
+
+    def take_report(self) -> Report:
+        """Take what is left when the body has ended; progress that comes too soon after the last is given up."""
+        report = Report(tuple(self.drain_logs()), self.take_progress())
+        with self._lock:
+            self._progress = None
+        return report
+
+    def _is_time(self) -> bool:
+        return self._told_at is None or monotonic() - self._told_at >= PROGRESS_EVERY_S
 
     def annotations(self) -> list[Annotation]:
         """Return the annotations so far; they stay."""

@@ -1,11 +1,11 @@
 """Runs a leased job's body outside the database, its `when` first, for callers that are no worker host."""
 
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from kernel.execution.abort import AbortSignal
-from kernel.execution.journal import Annotation, StageJournal
+from kernel.execution.journal import Annotation, Report, StageJournal
 from kernel.execution.ledger import Ledger, StepOp, StepOwner
 from kernel.execution.outcome import StageFailed, StageOutcome, StageSkipped
 from kernel.execution.stage_runner import StageInvocation, run_stage, run_when
@@ -18,11 +18,12 @@ STEP_THREADS = 32
 
 @dataclass(frozen=True, slots=True)
 class Performance:
-    """What a body came to, the annotations it made and the moves of its steps that its settle is to write."""
+    """What a body came to, the annotations it made, and the moves of its steps and the report that its settle writes."""
 
     outcome: StageOutcome
     annotations: tuple[Annotation, ...] = ()
     steps: tuple[StepOp, ...] = ()
+    report: Report = field(default_factory=Report)
 
 
 def give_steps(invocation: StageInvocation, job: LeasedJob, ledger: Ledger, *, linger_s: float | None) -> Steps:
@@ -55,29 +56,25 @@ def invocation_of(
     )
 
 
-async def ask_when(job: LeasedJob, tenant_id: UUID, max_output_bytes: int) -> Performance | None:
+async def ask_when(job: LeasedJob, tenant_id: UUID, max_output_bytes: int, journal: StageJournal) -> Performance | None:
     """Return how the job ends without its body, or None when the body is to run."""
     if job.begun:
         return None
-    journal = StageJournal()
     threads = ThreadPoolExecutor(1, thread_name_prefix="tenantry-when")
     try:
         invocation = invocation_of(job, tenant_id, max_output_bytes, abort=AbortSignal(), journal=journal)
         answer = await run_when(invocation, threads)
     finally:
         threads.shutdown(wait=False)
-    return _unbegun(answer)
+    if answer is True:
+        return None
+    return Performance(answer if isinstance(answer, StageFailed) else StageSkipped(), report=journal.take_report())
 
 
-def _unbegun(answer: bool | StageFailed) -> Performance | None:  # noqa: FBT001 - the answer of a `when`
-    if isinstance(answer, StageFailed):
-        return Performance(answer)
-    return None if answer else Performance(StageSkipped())
-
-
-async def perform(job: LeasedJob, tenant_id: UUID, max_output_bytes: int, ledger: Ledger) -> Performance:
+async def perform(
+    job: LeasedJob, tenant_id: UUID, max_output_bytes: int, ledger: Ledger, journal: StageJournal
+) -> Performance:
     """Execute the body of a begun job; a `def` body runs in a thread of its own. Outcomes of steps do not linger."""
-    journal = StageJournal()
     invocation = invocation_of(job, tenant_id, max_output_bytes, abort=AbortSignal(), journal=journal)
     threads: Executor = ThreadPoolExecutor(STEP_THREADS, thread_name_prefix="tenantry-stage")
     steps = give_steps(invocation, job, ledger, linger_s=None)
@@ -85,4 +82,4 @@ async def perform(job: LeasedJob, tenant_id: UUID, max_output_bytes: int, ledger
         outcome = await run_stage(invocation, threads)
     finally:
         threads.shutdown(wait=False)
-    return Performance(outcome, tuple(journal.annotations()), steps.remaining)
+    return Performance(outcome, tuple(journal.annotations()), steps.remaining, journal.take_report())

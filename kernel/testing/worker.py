@@ -10,7 +10,6 @@ from uuid import UUID, uuid4
 
 from kernel.command import Command
 from kernel.commands.job_begin import JobBegin
-from kernel.commands.job_report import JobReport, Progress
 from kernel.commands.job_settle import JobSettle, Settlement
 from kernel.commands.step_write import StepWrite, read_steps
 from kernel.execution.abort import AbortSignal
@@ -79,21 +78,24 @@ class HarnessWorker:
 
     async def _execute(self, job: LeasedJob, lease_ahead: int) -> tuple[LeasedJob, ...]:
         parts = self._parts
-        performance = await ask_when(job, parts.tenant_id, parts.kernel.scope.limits.max_payload_bytes)
+        journal = StageJournal()
+        performance = await ask_when(job, parts.tenant_id, parts.kernel.scope.limits.max_payload_bytes, journal)
         if performance is None and not job.begun:
             (begun,) = await self.write(f"begin {job.stage_id}", JobBegin([job], wait=True))
             if begun.status != "begun":
                 return ()
             job = begun.job
         if performance is None:
-            performance = await self._perform(job)
-        settlement = Settlement(job, performance.outcome, performance.annotations, performance.steps)
+            performance = await self._perform(job, journal)
+        settlement = Settlement(
+            job, performance.outcome, performance.annotations, performance.steps, performance.report
+        )
         command = JobSettle(self.worker_id, [settlement], lease_ahead=lease_ahead, wait=True)
         (settled,) = await self.write(f"settle {job.stage_id}", command)
         return settled.next_jobs
 
-    async def _perform(self, job: LeasedJob) -> Performance:
-        parts, journal, abort = self._parts, StageJournal(), AbortSignal()
+    async def _perform(self, job: LeasedJob, journal: StageJournal) -> Performance:
+        parts, abort = self._parts, AbortSignal()
         limit = parts.kernel.scope.limits.max_payload_bytes
         invocation = invocation_of(job, parts.tenant_id, limit, abort=abort, journal=journal)
         steps = give_steps(invocation, job, _Ledger(self, job), linger_s=parts.linger_s)
@@ -106,22 +108,7 @@ class HarnessWorker:
         finally:
             self._aborts.remove(entry)
             threads.shutdown(wait=False)
-        if journal.has_reports:
-            await self._report(job, journal)
-        return Performance(outcome, tuple(journal.annotations()), steps.remaining)
-
-    async def _report(self, job: LeasedJob, journal: StageJournal) -> None:
-        """Write what the body said; that is lost with its worker, as there, and no write to die at."""
-        who = {"run_id": job.run_id, "stage_id": job.stage_id, "attempt": job.attempt}
-        logs: list[dict[str, object]] = [
-            {**who, "level": line.level, "message": line.message, "fields": line.fields, "created_at": line.logged_at}
-            for line in journal.drain_logs()
-        ]
-        latest = journal.take_progress()
-        progress = [] if latest is None else [Progress(job.fence, latest.fraction, latest.message)]
-        self._life.check()
-        async with self._parts.transactions() as tx:
-            await self._parts.kernel.dispatch(JobReport(logs, progress), tx)
+        return Performance(outcome, tuple(journal.annotations()), steps.remaining, journal.take_report())
 
     async def write(self, what: str, command: Command[R]) -> R:
         """Carry a command out in a transaction of its own, unless the worker dies before it commits."""

@@ -310,7 +310,8 @@ class Executor:
         annotations = tuple(execution.journal.annotations())
         steps = execution.steps.remaining if execution.steps is not None else ()
         try:
-            settled = await self.writer.settle(tenant_id, Settlement(job, outcome, annotations, steps))
+            report = execution.journal.take_report()
+            settled = await self.writer.settle(tenant_id, Settlement(job, outcome, annotations, steps, report))
         except Exception as error:
             logger.exception("settle_refused", extra={"run_id": str(job.run_id), "stage_id": job.stage_id})
             outcome = StageFailed(f"{type(error).__name__}: the outcome could not be stored", retryable=False)

@@ -1,11 +1,14 @@
-"""Writes what bodies say while they run: log lines and progress, once a second, off the bodies' path."""
+"""Writes what bodies say while they run: log lines and progress, once a second, off the bodies' path.
+
+What a body said last, its settle writes.
+"""
 
 import asyncio
 import logging
 from collections import defaultdict
 from uuid import UUID
 
-from kernel import JobReport, Kernel, Progress
+from kernel import JobReport, Kernel, Progress, log_rows
 from service.worker.executor import Execution, Executor
 from tenancy import Database, DatabaseUnavailableError
 
@@ -55,11 +58,7 @@ def _report_of(executions: list[Execution]) -> JobReport:
     progress: list[Progress] = []
     for execution in executions:
         job = execution.job
-        who = {"run_id": job.run_id, "stage_id": job.stage_id, "attempt": job.attempt}
-        logs += [
-            {**who, "level": line.level, "message": line.message, "fields": line.fields, "created_at": line.logged_at}
-            for line in execution.journal.drain_logs()
-        ]
+        logs += log_rows(job, execution.journal.drain_logs())
         latest = execution.journal.take_progress()
         if latest is not None:
             progress.append(Progress(job.fence, latest.fraction, latest.message))

@@ -28,6 +28,8 @@ from kernel import (
     stage,
     workflow,
 )
+from kernel.queries.run_events import run_events
+from kernel.queries.run_logs import run_logs
 from tenancy import TenantTransaction
 from tests.support import factories
 from tests.support.callers import ROLES, SHAPES, Shape
@@ -136,6 +138,27 @@ async def test_a_failure_is_retried_later_and_not_slept_for(hand: HandWorker) ->
     async with hand.transaction() as tx:
         done = await KERNEL.bound_to(tx).run_to_completion(run_id)
     assert (done.outcome, done.jobs_processed) == ("failed", 0)
+
+
+async def test_what_a_body_says_is_kept_with_its_outcome(hand: HandWorker) -> None:
+    def speaks(ctx: StageContext) -> bool:
+        ctx.log("debug", "asked")
+        return True
+
+    @stage("talk", when=speaks)
+    async def talk(ctx: StageContext, number: Number) -> Number:
+        ctx.log("info", "told", n=number.n)
+        ctx.progress(0.5, "half")
+        return number
+
+    kernel = Kernel(Registry([workflow("talk", input=Number).pipe(talk).build()]))
+    async with hand.transaction() as tx:
+        created = await kernel.dispatch(RunCreate("talk", {"n": 1}), tx)
+        assert (await kernel.bound_to(tx).run_to_completion(created.run_id)).outcome == "completed"
+        lines = await run_logs(tx, created.run_id, limit=10)
+        events = await run_events(tx, created.run_id, limit=10)
+    assert [(line.message, line.fields, line.attempt) for line in lines] == [("asked", "{}", 1), ("told", '{"n":1}', 1)]
+    assert [event.type for event in events][2:5] == ["stage:started", "stage:progress", "stage:completed"]
 
 
 async def test_a_skipped_stage_and_the_bound_on_jobs(hand: HandWorker) -> None:

@@ -74,6 +74,19 @@ def test_the_latest_progress_wins_and_is_taken_once() -> None:
     assert not journal.has_reports
 
 
+def test_progress_within_a_second_of_the_last_waits_and_is_given_up_at_the_end() -> None:
+    journal = StageJournal()
+    journal.progress(0.1)
+    assert journal.take_progress() is not None
+    journal.progress(0.2)
+    assert journal.take_progress() is None
+    assert journal.has_reports
+    journal.log("info", "the end", {})
+    report = journal.take_report()
+    assert ([line.message for line in report.logs], report.progress) == (["the end"], None)
+    assert not journal.has_reports
+
+
 @pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan"), float("inf")])
 def test_progress_is_a_fraction(fraction: float) -> None:
     with pytest.raises(ValueError):
