@@ -18,7 +18,7 @@ STEP_THREADS = 32
 
 @dataclass(frozen=True, slots=True)
 class Performance:
-    """What a body came to, the annotations it made, and the moves of its steps and the report that its settle writes."""
+    """What a body came to, with its annotations, its last words and the moves of its steps that its settle writes."""
 
     outcome: StageOutcome
     annotations: tuple[Annotation, ...] = ()
