@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from math import isfinite
 from typing import Any, cast
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from kernel.errors import PayloadError
@@ -37,6 +37,20 @@ def dump(value: object) -> str:
     if not _is_storable(text) or not _has_text_keys(value):
         _refuse(value)
     return text
+
+
+def plain(value: object) -> object:
+    """Return a model as the JSON value it stands for, by its aliases; anything else as it is.
+
+    Raises:
+        PayloadError: the model has no JSON form.
+    """
+    if not isinstance(value, BaseModel):
+        return value
+    try:
+        return cast("object", value.model_dump(mode="json", by_alias=True, warnings=False))
+    except (PydanticSerializationError, ValueError, TypeError, RecursionError) as error:
+        raise PayloadError("", "not_serializable", clean_text(str(error), 200)) from None
 
 
 def check(value: object) -> None:

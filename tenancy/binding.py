@@ -8,7 +8,7 @@ its own: what counts is the tenant that the policies see.
 from uuid import UUID
 
 from tenancy.callers import SQL, CallerConnection, CallersTransaction, adapter_of, refuse_other
-from tenancy.database import refuse_unsafe
+from tenancy.database import checked_tenant, refuse_unsafe
 from tenancy.errors import NoTransactionError, TenantMismatchError, UnsafeRoleError
 from tenancy.transaction import TenantTransaction
 
@@ -28,7 +28,7 @@ async def bind(connection: CallerConnection, tenant_id: UUID) -> TenantTransacti
             the operator; or it does not inherit `tenantry_tenant`.
         TransactionAbortedError: a statement of the transaction failed before.
     """
-    tenant = _checked(tenant_id)
+    tenant = checked_tenant(tenant_id)
     adapter = await adapter_of(connection, tenant)
     setting = await _standing(adapter)
     seen = await _seen(adapter)
@@ -54,21 +54,13 @@ async def adopt(connection: CallerConnection, tenant_id: UUID) -> TenantTransact
         UnsafeRoleError: the current role is not subject to the policies, or may not work under them.
         TransactionAbortedError: a statement of the transaction failed before.
     """
-    tenant = _checked(tenant_id)
+    tenant = checked_tenant(tenant_id)
     adapter = await adapter_of(connection, tenant)
     await _standing(adapter)
     # A product may name the tenant in a way of its own, in its version of `tenantry.current_tenant_id()`.
     refuse_other(await _seen(adapter), tenant)
     adapter.keep()
     return adapter
-
-
-def _checked(tenant_id: object) -> UUID:
-    if isinstance(tenant_id, UUID):
-        return UUID(int=tenant_id.int)
-    if isinstance(tenant_id, str):
-        return UUID(tenant_id)
-    raise ValueError("tenant_id must be a UUID")
 
 
 async def _standing(adapter: CallersTransaction) -> UUID | None:

@@ -62,9 +62,11 @@ class Database:
         asked for: they travel with the first message.
 
         Raises:
+            ValueError: `tenant_id` is no UUID, nor the text of one.
             DatabaseUnavailableError: the database cannot be reached; nothing was kept.
             CommitOutcomeUnknownError: the connection broke at COMMIT; ask before repeating.
         """
+        tenant_id = checked_tenant(tenant_id)
         async with self._owned(tenant_id, [binding_call(tenant_id)], in_one_message=in_one_message) as tx:
             tx.foresee(foreseen)
             yield tx
@@ -118,6 +120,21 @@ class Database:
             # Shielded: a second cancellation must not leave the connection behind in the middle of it.
             await asyncio.shield(tx.abandon())
             raise
+
+
+def checked_tenant(tenant_id: object) -> UUID:
+    """Return a tenant's id as the standard library's UUID.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if type(tenant_id) is UUID:
+        return tenant_id
+    if isinstance(tenant_id, UUID):
+        return UUID(int=tenant_id.int)
+    if isinstance(tenant_id, str):
+        return UUID(tenant_id)
+    raise ValueError("tenant_id must be a UUID")
 
 
 def binding_call(tenant_id: UUID) -> Call:

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from kernel.command import Command, Scope, handles
 from kernel.fence import Fence
+from kernel.jobs import LeasedJob
 from kernel.states import RunStatus
 from tenancy import Call, Row, TenantTransaction, load_sql
 
@@ -42,10 +43,13 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class JobHeartbeat(Command[tuple[Heartbeat, ...]]):
-    """Refresh leases; an expired but untaken lease is refreshed too, and a repeat does no harm. Never waits."""
+    """Refresh the leases of jobs, named by their fences or as they were leased; answers come in their order.
+
+    An expired but untaken lease is refreshed too, and a repeat does no harm. Never waits.
+    """
 
     name: ClassVar[str] = "job.heartbeat"
-    jobs: Sequence[Fence]
+    jobs: Sequence[Fence | LeasedJob]
 
 
 @handles(JobHeartbeat)
@@ -53,8 +57,10 @@ async def job_heartbeat(command: JobHeartbeat, tx: TenantTransaction, scope: Sco
     """Run the one statement."""
     if not command.jobs:
         return ()
-    (rows,) = await tx.fetch_batch([beat_call(command.jobs, scope.limits.replay_margin)])
-    return heartbeats(rows)
+    fences = [job if isinstance(job, Fence) else job.fence for job in command.jobs]
+    (rows,) = await tx.fetch_batch([beat_call(fences, scope.limits.replay_margin)])
+    told = {beat.fence: beat for beat in heartbeats(rows)}
+    return tuple(told[fence] for fence in fences)
 
 
 def beat_call(fences: Iterable[Fence], replay_margin: timedelta) -> Call:

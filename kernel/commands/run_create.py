@@ -6,7 +6,7 @@ only a lock can tell (limits) takes the key back with it.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar, cast
 from uuid import UUID
@@ -61,8 +61,8 @@ class RunCreated:
 class RunCreate(Command[RunCreated]):
     """Start a run of a workflow.
 
-    `input` and `config` (`{stage_id: {…}}`) are plain JSON values. `run_at` is aware and delays the run, `priority`
-    is 0 to 9 with 9
+    `input` is a plain JSON value or a model, `config` (`{stage_id: {…}}`) plain JSON. `run_at` is aware and delays the
+    run, `priority` is 0 to 9 with 9
     first. The key is scoped to the tenant; a repeat with the same request returns the first run, with another it is
     refused. `traceparent` and `tracestate` are those of the caller's own span, trusted to be its parent; without them
     the current span is.
@@ -151,12 +151,21 @@ def _check(command: RunCreate, scope: Scope) -> _Request:
     version = command.definition_version
     if version is not None and scope.registry.find(command.workflow_id, version) is None:
         raise UnknownVersionError(command.workflow_id, version)
+    command = _with_plain_input(command)
     input_text = _dump(command.input, "/input", InvalidInputError)
     config_text = _dump(dict(command.config), "/config", InvalidConfigError)
     _check_size(len(input_text.encode()) + len(config_text.encode()), scope.limits.max_payload_bytes)
     workflow.validate_input(command.input)
     workflow.validate_config(command.config)
     return _Request(command, workflow, input_text, config_text)
+
+
+def _with_plain_input(command: RunCreate) -> RunCreate:
+    try:
+        value = payloads.plain(command.input)
+    except PayloadError as refused:
+        raise InvalidInputError([refused.below("/input")]) from None
+    return command if value is command.input else replace(command, input=value)
 
 
 def _check_options(command: RunCreate) -> list[FieldError]:

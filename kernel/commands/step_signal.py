@@ -37,7 +37,7 @@ class StepSignalled:
 
 @dataclass(frozen=True, slots=True)
 class StepSignal(Command[StepSignalled]):
-    """Complete a `wait_for_signal` step with a JSON payload and make its suspended stage due now.
+    """Complete a `wait_for_signal` step with a payload, JSON data or a model, and make its suspended stage due now.
 
     Takes the run's lock and waits for it. A leased stage is left alone: its settle looks again.
 
@@ -98,7 +98,7 @@ def _checked(command: StepSignal, scope: Scope) -> str:
     if not command.stage_id or payloads.clean_text(command.stage_id) != command.stage_id:
         raise InvalidRequestError([FieldError("/stage_id", "invalid", "is no stage's id")])
     try:
-        text = payloads.dump(command.payload)
+        text = payloads.dump(payloads.plain(command.payload))
     except PayloadError as error:
         raise InvalidRequestError([error.below("/payload")]) from None
     size_bytes = len(text.encode())

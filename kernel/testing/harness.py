@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from typing import TypedDict
 from uuid import UUID, uuid4
 
-from pydantic import BaseModel
 from typing_extensions import Unpack
 
 from kernel.command import KernelLimits
@@ -80,9 +79,8 @@ class Harness:
         Raises:
             KernelError: the run is refused, as `RunCreate` says.
         """
-        data: object = input.model_dump(mode="json") if isinstance(input, BaseModel) else input
         async with self.transaction() as tx:
-            created = await self.kernel.dispatch(RunCreate(workflow_id, data, **options), tx)
+            created = await self.kernel.dispatch(RunCreate(workflow_id, input, **options), tx)
         self._run_ids.append(created.run_id)
         return HarnessRun(self._session, created.run_id, workflow_id)
 

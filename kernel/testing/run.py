@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TypeVar, cast, overload
 from uuid import UUID
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 
 from kernel.command import Command
 from kernel.commands.run_cancel import RunCancel, RunCancelled
@@ -102,8 +102,7 @@ class HarnessRun:
         Raises:
             SignalRefusedError, UnknownStageError, InvalidRequestError: as `StepSignal` says.
         """
-        data: object = payload.model_dump(mode="json") if isinstance(payload, BaseModel) else payload
-        return await self._dispatch(StepSignal(self.run_id, stage_id, step_id, data))
+        return await self._dispatch(StepSignal(self.run_id, stage_id, step_id, payload))
 
     async def cancel(self, reason: str | None = None) -> RunCancelled:
         """Cancel the run; bodies under way are told at once."""

@@ -48,6 +48,15 @@ async def test_it_commits_as_the_tenant(
     assert await _stored(opened, other_tenant, sql) == []
 
 
+async def test_a_tenant_is_a_uuid_or_the_text_of_one(opened: Database, tenant: UUID) -> None:
+    async with opened.transaction(str(tenant)) as tx:  # type: ignore[arg-type]
+        assert tx.tenant_id == tenant
+    for wrong in ("north", 7, None):
+        with pytest.raises(ValueError):
+            async with opened.transaction(wrong):  # type: ignore[arg-type]
+                pass
+
+
 async def test_nothing_outlives_the_transaction(opened: Database, tenant: UUID, sql: Statements) -> None:
     async with opened.transaction(tenant) as tx:
         await tx.fetch_all(sql["who"])

@@ -2,10 +2,12 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
+from pydantic import BaseModel, Field
 
 from kernel import (
     IdempotencyKeyReusedError,
@@ -22,7 +24,7 @@ from kernel import (
 from tenancy import Database
 from tests.support import factories
 from tests.support.looking import Look
-from tests.support.workflows import HandWorker, chain
+from tests.support.workflows import HandWorker, Number, chain
 
 COUNTS = """
     select (select count(*) from tenantry.workflow_runs where tenant_id = %s) as runs,
@@ -51,6 +53,29 @@ async def test_writes_a_pending_run_that_is_ready_pinned_and_announced(hand: Han
     assert (event["sequence"], event["type"]) == (1, "workflow:created")
     tags = await look("select tag from tenantry.workflow_run_tags where run_id = %s order by tag", run_id)
     assert [row["tag"] for row in tags] == ["a", "b"]
+
+
+async def test_a_model_is_an_input_as_its_json_is(hand: HandWorker, look: Look) -> None:
+    class Aliased(BaseModel):
+        number: int = Field(alias="n")
+
+    run_id = await hand.create("chain", idempotency_key="k")
+    async with hand.transaction() as tx:
+        same = await hand.kernel.dispatch(RunCreate("chain", Aliased(n=1), idempotency_key="k"), tx)
+        other = await hand.kernel.dispatch(RunCreate("chain", Number(n=2)), tx)
+    assert (same.run_id, same.replayed) == (run_id, True)
+    (run,) = await look("select input from tenantry.workflow_runs where run_id = %s", other.run_id)
+    assert run["input"] == {"n": 2}
+
+
+async def test_a_model_without_a_json_form_is_refused(hand: HandWorker) -> None:
+    class Opaque(BaseModel):
+        n: Any
+
+    async with hand.transaction() as tx:
+        with pytest.raises(InvalidInputError) as refused:
+            await hand.kernel.dispatch(RunCreate("chain", Opaque(n=object())), tx)
+    assert [fault.pointer for fault in refused.value.errors] == ["/input"]
 
 
 async def test_a_run_at_in_the_future_waits_unready(hand: HandWorker, look: Look) -> None:
