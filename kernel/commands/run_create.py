@@ -45,12 +45,13 @@ UNLIMITED = 2**31 - 1
 class RunCreated:
     """The run that the request stands for; `replayed` when an earlier request with the same key had created it.
 
-    `created_at`, `run_at` and the `traceparent` of its `run.create` span are set for a run that this request created.
+    `definition_version` is None for one that came from SQL and is not pinned yet. `created_at`, `run_at` and the
+    `traceparent` of its `run.create` span are set for a run that this request created.
     """
 
     run_id: UUID
     status: RunStatus
-    definition_version: str
+    definition_version: str | None
     replayed: bool
     created_at: datetime | None = None
     run_at: datetime | None = None
@@ -235,7 +236,7 @@ async def _reserve_key(request: _Request, run_id: UUID, tx: TenantTransaction, s
             continue
         if not found["same_request"]:
             raise IdempotencyKeyReusedError(str(key))
-        return RunCreated(found["run_id"], RunStatus(found["status"]), found["version"], replayed=True)
+        return RunCreated(found["run_id"], RunStatus(found["status"]), found["version"] or None, replayed=True)
 
 
 async def _keep_within_limits(request: _Request, run_id: UUID, admission: Row, tx: TenantTransaction) -> None:

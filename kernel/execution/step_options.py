@@ -81,6 +81,9 @@ def run_options(  # noqa: PLR0913 - the options of `step.run`
 
 
 def _backoff(options: Mapping[str, object] | None) -> tuple[float, float, bool]:
+    if options is not None and not isinstance(cast("object", options), Mapping):
+        message = f"retry_backoff: {options!r} is no mapping; it has factor, max_delay and jitter"
+        raise ValueError(message)
     given = dict(options or {})
     factor = given.pop("factor", 1.0)
     max_delay = given.pop("max_delay", MAX_DELAY_S)

@@ -88,7 +88,8 @@ async def test_keys_are_shared_with_python_in_both_directions(session: Open, han
     async with hand.transaction() as tx:
         again = await hand.kernel.dispatch(RunCreate("chain", {"b": 2, "n": 1.0}, idempotency_key="k-1"), tx)
         other = await hand.kernel.dispatch(RunCreate("chain", {"n": 2}, idempotency_key="k-2"), tx)
-    assert (again.run_id, again.replayed) == (first, True)
+    # Not pinned before it is claimed.
+    assert (again.run_id, again.replayed, again.definition_version) == (first, True, None)
     async with session() as sql:
         assert await enqueue(sql, "k-2", "chain", '{"n": 2}') == other.run_id
         with pytest.raises(psycopg.Error) as refused:

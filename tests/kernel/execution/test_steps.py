@@ -302,7 +302,14 @@ async def test_what_a_body_may_not_do_fails_with_a_typed_error(theatre: Make, ki
 
 @pytest.mark.parametrize(
     "options",
-    [{"lease": "42m30s"}, {"lease": 0}, {"retries": -1}, {"retry_backoff": {"factor": 0.5}}, {"heartbeat": "-1s"}],
+    [
+        {"lease": "42m30s"},
+        {"lease": 0},
+        {"retries": -1},
+        {"retry_backoff": {"factor": 0.5}},
+        {"heartbeat": "-1s"},
+        {"retry_backoff": 5},
+    ],
 )
 async def test_bad_options_are_value_errors_before_anything_is_recorded(theatre: Make, options: Any) -> None:
     async def body(ctx: StageContext[Any]) -> Any:
