@@ -4,10 +4,12 @@ Nothing is written and no table is read: what is asked is in `audit.sql`, one se
 findings. What Tenantry's own schema does on purpose is listed here by name, with how far it may go.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tenancy.expressions import ALWAYS, BLIND, UNKNOWN, passage
 from tenancy.sql import load
 from tenancy.transaction import RoleTransaction, Row
 
@@ -55,7 +57,9 @@ CHECKS = (
     Check("schema_unknown", "error", "Audited schema that does not exist"),
     Check("role_superuser", "error", "Role that is, or may become, a superuser"),
     Check("role_bypassrls", "error", "Role that has, or may get, BYPASSRLS"),
-    Check("role_owner", "error", "Role that owns, or may become the owner of, audited tables"),
+    Check(
+        "role_owner", "error", "Role that owns, or may become the owner of, audited tables or what their policies call"
+    ),
     Check("role_powers", "error", "Role with an attribute or membership that reaches past policies"),
     Check("role_membership", "error", "Role that is a member of more of Tenantry's roles than meant"),
     Check("rls_off", "error", "Table without row-level security"),
@@ -67,7 +71,8 @@ CHECKS = (
     Check("policy_command_missing", "error", "Granted command that no policy covers"),
     Check("policy_without_check", "error", "Policy without WITH CHECK"),
     Check("policy_open", "error", "Policy that is true for every tenant's rows"),
-    Check("policy_alternative", "warning", "Policy by which rows pass otherwise than by their tenant"),
+    Check("policy_alternative", "error", "Policy by which rows pass otherwise than by their tenant"),
+    Check("policy_by_function", "warning", "Policy that leaves the tenant to a function"),
     Check("policy_unindexable", "warning", "Policy that cannot use an index"),
     Check("tenant_index_missing", "warning", "Table without an index that starts with the tenant column"),
     Check("key_without_tenant", "error", "Primary or unique key without the tenant column"),
@@ -75,6 +80,7 @@ CHECKS = (
     Check("table_reachable", "error", "Table elsewhere, within an audited role's reach and without policies"),
     Check("foreign_table", "error", "Foreign table"),
     Check("function_security_definer", "error", "SECURITY DEFINER function"),
+    Check("function_leakproof", "warning", "Function that is asked about rows before the policies are"),
     Check("view_without_security_invoker", "error", "View that reads with its owner's rights"),
     Check("materialized_view", "error", "Materialized view"),
     Check("grant_past_policies", "error", "Grant of TRUNCATE, REFERENCES or TRIGGER"),
@@ -194,6 +200,7 @@ async def audit(tx: RoleTransaction, scope: Scope) -> list[Finding]:
         "roles": [row["role"] for row in await tx.fetch_all(SQL["reachable_roles"], audited=audited)],
         "tables": [row["oid"] for row in await tx.fetch_all(SQL["audited_tables"], schemas=schemas)],
     }
+    params |= await _read_policies(tx, params)
     findings: list[Finding] = []
     for check in CHECKS:
         if check.code == SERVER_CODE:
@@ -203,6 +210,35 @@ async def audit(tx: RoleTransaction, scope: Scope) -> list[Finding]:
         rows = await tx.fetch_all(section, **{name: params[name] for name in section.parameters})
         findings += _findings(check, rows)
     return sorted(findings, key=lambda finding: finding.level != "error")
+
+
+async def _read_policies(tx: RoleTransaction, params: Mapping[str, object]) -> dict[str, object]:
+    """Return what the policies' expressions let pass, as parameters of the checks that tell about it."""
+    equalities = frozenset(row["operator"] for row in await tx.fetch_all(SQL["equalities"]))
+    section = SQL["policies"]
+    rows = await tx.fetch_all(section, **{name: params[name] for name in section.parameters})
+    open_sides: list[Mapping[str, object]] = []
+    alternatives: list[Mapping[str, object]] = []
+    by_function: list[Mapping[str, object]] = []
+    narrowing: list[int] = []
+    for row in rows:
+        trees = {"USING": row["using_tree"], "WITH CHECK": row["check_tree"]}
+        sides = {name: passage(tree, row["tenant"], equalities) for name, tree in trees.items() if tree is not None}
+        if not row["is_permissive"]:
+            narrowing += [row["policy"]] * all(side.looks and not side.ways for side in sides.values())
+            continue
+        blind = [name for name, side in sides.items() if side.ways == BLIND and row["tenant"]]
+        open_sides += [
+            {"policy": row["policy"], "name": name, "is_true": side.is_always}
+            for name, side in sides.items()
+            if side.is_always or name in blind
+        ]
+        ways = frozenset[str]().union(*(side.ways for side in sides.values())) - ALWAYS - BLIND
+        if ways:
+            told = {"policy": row["policy"], "ways": " and ".join(sorted(ways))}
+            (by_function if ways == UNKNOWN else alternatives).append(told)
+    found: dict[str, object] = {"open_sides": open_sides, "alternatives": alternatives, "by_function": by_function}
+    return {**{name: json.dumps(value) for name, value in found.items()}, "narrowing": narrowing}
 
 
 def server_findings(version_number: int) -> Iterator[Finding]:

@@ -46,6 +46,28 @@ select audited.oid::bigint as oid
 from audited
 order by 1
 
+-- name: policies
+-- role: tenantry_owner
+-- Every policy of the audited tables, its expressions as the catalogs keep them and the number of the tenant's column.
+select
+  policy.oid::bigint as policy,
+  policy.polpermissive as is_permissive,
+  policy.polqual::text as using_tree,
+  policy.polwithcheck::text as check_tree,
+  coalesce(tenant.attnum, 0) as tenant
+from pg_catalog.pg_policy as policy
+left join pg_catalog.pg_attribute as tenant
+  on tenant.attrelid = policy.polrelid and tenant.attname = :tenant_column::text and not tenant.attisdropped
+where policy.polrelid = any(:tables::oid[])
+order by 1
+
+-- name: equalities
+-- role: tenantry_owner
+-- The operators that are called `=`.
+select operator.oid::text as operator
+from pg_catalog.pg_operator as operator
+where operator.oprname = '='
+
 -- name: role_unknown
 -- role: tenantry_owner
 -- A name that is nobody's would be found harmless.
@@ -143,6 +165,17 @@ from (
     select namespace.nspowner, format('schema %I', namespace.nspname)
     from pg_catalog.pg_namespace as namespace
     where namespace.nspname = any(:schemas::text[])
+    union all
+    -- Whoever replaces what a policy calls replaces the policy.
+    select called.proowner, format('function %I.%I, which a policy calls', namespace.nspname, called.proname)
+    from pg_catalog.pg_policy as policy
+    join pg_catalog.pg_depend as dependency
+      on dependency.classid = 'pg_policy'::regclass
+      and dependency.objid = policy.oid
+      and dependency.refclassid = 'pg_proc'::regclass
+    join pg_catalog.pg_proc as called on called.oid = dependency.refobjid
+    join pg_catalog.pg_namespace as namespace on namespace.oid = called.pronamespace
+    where policy.polrelid = any(:tables::oid[])
   ) as held
   group by held.owner
 ) as owned
@@ -163,24 +196,35 @@ select
 from pg_catalog.pg_roles as audited
 cross join lateral (
   select
-    'has CREATEROLE' as name,
-    'lets it give itself other roles' as means,
-    format('alter role %I nocreaterole', audited.rolname) as fix
-  where audited.rolcreaterole
-  union all
-  select
-    'has REPLICATION',
-    'lets it read the log with every tenant''s changes',
-    format('alter role %I noreplication', audited.rolname)
-  where audited.rolreplication
+    case when reached.oid = audited.oid then 'has ' else format('may become %I, which has ', reached.rolname) end
+      || attribute.name as name,
+    attribute.means,
+    format('alter role %I no%s', reached.rolname, lower(attribute.name)) as fix
+  from pg_catalog.pg_roles as reached
+  cross join lateral (
+    values
+      ('CREATEROLE', reached.rolcreaterole, 'lets it give itself other roles'),
+      ('REPLICATION', reached.rolreplication, 'lets it read the log with every tenant''s changes')
+  ) as attribute (name, is_set, means)
+  where attribute.is_set
+    and not reached.rolsuper
+    and pg_has_role(audited.oid, reached.oid, 'MEMBER')
   union all
   select
     format('may become %I', reached.rolname),
-    'reaches the server''s files past every policy',
+    predefined.means,
     format('revoke %I from %I, or from the role between the two', reached.rolname, audited.rolname)
   from pg_catalog.pg_roles as reached
-  where reached.rolname in ('pg_read_server_files', 'pg_write_server_files', 'pg_execute_server_program')
-    and pg_has_role(audited.oid, reached.oid, 'MEMBER')
+  join (
+    values
+      ('pg_read_server_files', 'reaches the server''s files past every policy'),
+      ('pg_write_server_files', 'reaches the server''s files past every policy'),
+      ('pg_execute_server_program', 'reaches the server''s files past every policy'),
+      -- pg_stats hides what policies hide, the catalog under it hides nothing from whoever may read every table.
+      ('pg_read_all_data', 'reads in pg_statistic the most common values of every tenant''s columns'),
+      ('pg_read_all_stats', 'reads every session''s statements, with the values that stand in them')
+  ) as predefined (name, means) on predefined.name = reached.rolname
+  where pg_has_role(audited.oid, reached.oid, 'MEMBER')
 ) as power
 where audited.rolname = any(:audited::text[])
   and not audited.rolsuper
@@ -430,8 +474,8 @@ select
   format('%I.%I: policy %I', namespace.nspname, relation.relname, policy.polname) as object,
   who.rolname::text as role,
   case
-    when bool_or(side.is_true) then format('its %s is always true: every tenant''s rows pass', string_agg(side.name, ' and its '))
-    else format('its %s does not look at %s', string_agg(side.name, ' and its '), :tenant_column::text)
+    when bool_or(side.is_true) then format('its %s is always true: every tenant''s rows pass', string_agg(side.name, ' and its ' order by side.name))
+    else format('its %s does not look at %s', string_agg(side.name, ' and its ' order by side.name), :tenant_column::text)
   end as reason,
   format('alter policy %I on %I.%I so that it compares %I with the bound tenant, or drop it',
     policy.polname, namespace.nspname, relation.relname, :tenant_column::text) as fix,
@@ -450,26 +494,10 @@ select
 from pg_catalog.pg_policy as policy
 join pg_catalog.pg_class as relation on relation.oid = policy.polrelid
 join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
-left join pg_catalog.pg_attribute as tenant
-  on tenant.attrelid = relation.oid and tenant.attname = :tenant_column::text and not tenant.attisdropped
-cross join lateral (
-  select
-    half.name,
-    half.tree like format('%%{VAR :varno 1 :varattno %s %%', tenant.attnum) as looks,
-    half.expression ~ '^\(*true\)*$|\mOR true\M|\mtrue OR\M|\(([\w.]+) = \1\)'
-      or half.expression ~ ('^\(*"?' || regexp_replace(:tenant_column::text, '\W', '\\\&', 'g') || '"? IS NOT NULL\)*$')
-      as is_true
-  from (
-    values
-      ('USING', policy.polqual::text, pg_get_expr(policy.polqual, policy.polrelid)),
-      ('WITH CHECK', policy.polwithcheck::text, pg_get_expr(policy.polwithcheck, policy.polrelid))
-  ) as half (name, tree, expression)
-  where half.tree is not null
-) as side
+join json_to_recordset(:open_sides::text::json) as side (policy bigint, name text, is_true boolean)
+  on side.policy = policy.oid
 join pg_catalog.pg_roles as who on who.rolname = any(:roles::text[])
 where relation.oid = any(:tables::oid[])
-  and policy.polpermissive
-  and (side.is_true or (tenant.attnum is not null and not side.looks))
   and exists (
     select
     from unnest(policy.polroles) as named (oid)
@@ -479,13 +507,9 @@ where relation.oid = any(:tables::oid[])
     select
     from pg_catalog.pg_policy as narrow
     cross join unnest(narrow.polroles) as named (oid)
-    where narrow.polrelid = relation.oid
-      and not narrow.polpermissive
+    where narrow.oid = any(:narrowing::oid[])
+      and narrow.polrelid = relation.oid
       and narrow.polcmd in ('*', policy.polcmd)
-      and coalesce(narrow.polqual, narrow.polwithcheck)::text
-        like format('%%{VAR :varno 1 :varattno %s %%', tenant.attnum)
-      and coalesce(narrow.polwithcheck, narrow.polqual)::text
-        like format('%%{VAR :varno 1 :varattno %s %%', tenant.attnum)
       and case when named.oid = 0 then true else pg_has_role(who.oid, named.oid, 'USAGE') end
   )
 group by namespace.nspname, relation.relname, relation.oid, policy.polname, who.oid, who.rolname
@@ -493,44 +517,53 @@ order by 1, 2
 
 -- name: policy_alternative
 -- role: tenantry_owner
--- `tenant = … or …`, CASE, or no equality at all: rows pass otherwise than by being the tenant's. Usual is
+-- Rows pass otherwise than by being the tenant's, in `ways` that the policy's tree shows. Usual is
 -- `current_setting(…) is null or …`. Policies that `policy_open` finds have no need of this.
 select
   format('%I.%I: policy %I', namespace.nspname, relation.relname, policy.polname) as object,
   null::text as role,
-  format('%s lets rows pass without the equality of %s',
-    string_agg(distinct way.name, ' and ' order by way.name), :tenant_column::text) as reason,
+  format('%s lets rows pass without the equality of %s', found.ways, :tenant_column::text) as reason,
   format(
     'alter policy %I on %I.%I to the equality alone; who must see more gets a policy and a role of its own',
     policy.polname, namespace.nspname, relation.relname
   ) as fix
-from pg_catalog.pg_policy as policy
+from json_to_recordset(:alternatives::text::json) as found (policy bigint, ways text)
+join pg_catalog.pg_policy as policy on policy.oid = found.policy
 join pg_catalog.pg_class as relation on relation.oid = policy.polrelid
 join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
-join pg_catalog.pg_attribute as tenant
-  on tenant.attrelid = relation.oid and tenant.attname = :tenant_column::text and not tenant.attisdropped
-cross join lateral (
-  values
-    (policy.polqual::text, pg_get_expr(policy.polqual, policy.polrelid)),
-    (policy.polwithcheck::text, pg_get_expr(policy.polwithcheck, policy.polrelid))
-) as side (tree, expression)
-cross join lateral (
-  select 'an OR' as name
-  where side.tree ~ format('\{BOOLEXPR :boolop or .*\{VAR :varno 1 :varattno %s ', tenant.attnum)
-  union all
-  select 'a CASE'
-  where side.tree ~ format('\{CASE(EXPR)? .*\{VAR :varno 1 :varattno %s ', tenant.attnum)
-  union all
-  select 'another operator'
-  where side.tree ~ format('\{VAR :varno 1 :varattno %s ', tenant.attnum)
-    and side.expression !~ format(
-      '\m%1$s"?\)*(::[a-z ]+)?\)* (= |IN \(|IS DISTINCT FROM )|= \(*"?%1$s\M',
-      regexp_replace(:tenant_column::text, '\W', '\\\&', 'g')
-    )
-) as way
-where relation.oid = any(:tables::oid[])
-  and policy.polpermissive
-group by namespace.nspname, relation.relname, policy.polname
+where not exists (
+  select
+  from pg_catalog.pg_policy as narrow
+  where narrow.oid = any(:narrowing::oid[])
+    and narrow.polrelid = policy.polrelid
+    and narrow.polcmd in ('*', policy.polcmd)
+    and narrow.polroles = array[0::oid]
+)
+order by 1
+
+-- name: policy_by_function
+-- role: tenantry_owner
+-- Rows pass by what a function makes of their tenant, which no catalog tells.
+select
+  format('%I.%I: policy %I', namespace.nspname, relation.relname, policy.polname) as object,
+  null::text as role,
+  format('%s decides which rows pass: what it does with %s cannot be audited', found.ways, :tenant_column::text) as reason,
+  format(
+    'alter policy %I on %I.%I to the equality alone; a function is to return the bound tenant and to be given none',
+    policy.polname, namespace.nspname, relation.relname
+  ) as fix
+from json_to_recordset(:by_function::text::json) as found (policy bigint, ways text)
+join pg_catalog.pg_policy as policy on policy.oid = found.policy
+join pg_catalog.pg_class as relation on relation.oid = policy.polrelid
+join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
+where not exists (
+  select
+  from pg_catalog.pg_policy as narrow
+  where narrow.oid = any(:narrowing::oid[])
+    and narrow.polrelid = policy.polrelid
+    and narrow.polcmd in ('*', policy.polcmd)
+    and narrow.polroles = array[0::oid]
+)
 order by 1
 
 -- name: policy_unindexable
@@ -676,7 +709,9 @@ order by 1
 select
   format('%I.%I', namespace.nspname, relation.relname) as object,
   who.rolname::text as role,
-  'lies outside of the audited schemas, is within reach and has no row-level security' as reason,
+  format('lies outside of the audited schemas, is within reach and %s',
+    case when relation.relrowsecurity then 'shows every row by a policy that is true' else 'has no row-level security' end)
+    as reason,
   format(
     'revoke all on %I.%I from {roles} (or from public), or enable row-level security and audit the schema with --schema %I',
     namespace.nspname, relation.relname, namespace.nspname
@@ -689,7 +724,25 @@ where relation.relkind in ('r', 'p', 'f')
   and namespace.nspname <> all(:schemas::text[])
   and namespace.nspname <> 'information_schema'
   and namespace.nspname !~ '^pg_'
-  and not relation.relrowsecurity
+  and (
+    not relation.relrowsecurity
+    or exists (
+      select
+      from pg_catalog.pg_policy as policy
+      cross join unnest(policy.polroles) as named (oid)
+      where policy.polrelid = relation.oid
+        and policy.polpermissive
+        and pg_get_expr(policy.polqual, policy.polrelid) = 'true'
+        -- Tenantry's own are audited by themselves.
+        and namespace.nspname <> 'tenantry'
+        and exists (
+          select
+          from pg_catalog.pg_attribute as tenant
+          where tenant.attrelid = relation.oid and tenant.attname = :tenant_column::text and not tenant.attisdropped
+        )
+        and case when named.oid = 0 then true else pg_has_role(who.oid, named.oid, 'USAGE') end
+    )
+  )
   and who.rolname = any(:roles::text[])
   and has_schema_privilege(who.oid, namespace.oid, 'USAGE')
   and (
@@ -750,9 +803,57 @@ where function.prosecdef
   )
 order by 1
 
+-- name: function_leakproof
+-- role: tenantry_owner
+-- A function that is said to be leakproof is asked about rows before the policies are: of the audited schemas every one,
+-- elsewhere what an audited role may call. The server's and an extension's are their own.
+select
+  format('%I.%I(%s)', namespace.nspname, function.proname, pg_get_function_identity_arguments(function.oid)) as object,
+  null::text as role,
+  'is marked LEAKPROOF: it is given other tenants'' values before a policy keeps their rows back' as reason,
+  format('alter routine %I.%I(%s) not leakproof', namespace.nspname, function.proname,
+    pg_get_function_identity_arguments(function.oid)) as fix
+from pg_catalog.pg_proc as function
+join pg_catalog.pg_namespace as namespace on namespace.oid = function.pronamespace
+where function.proleakproof
+  and namespace.nspname not in ('pg_catalog', 'information_schema')
+  and (
+    namespace.nspname = any(:schemas::text[])
+    or exists (
+      select
+      from pg_catalog.pg_roles as who
+      where who.rolname = any(:roles::text[])
+        and has_schema_privilege(who.oid, namespace.oid, 'USAGE')
+        and has_function_privilege(who.oid, function.oid, 'EXECUTE')
+    )
+  )
+  and not exists (
+    select
+    from pg_catalog.pg_depend as dependency
+    where dependency.classid = 'pg_proc'::regclass and dependency.objid = function.oid and dependency.deptype = 'e'
+  )
+order by 1
+
 -- name: view_without_security_invoker
 -- role: tenantry_owner
--- A view reads with its owner's rights: those of the audited schemas, and others that read an audited table.
+-- A view reads with its owner's rights: those of the audited schemas, and others that read an audited table, by way of
+-- other views too.
+with recursive reading (oid) as (
+  select rule.ev_class
+  from pg_catalog.pg_rewrite as rule
+  join pg_catalog.pg_depend as dependency
+    on dependency.classid = 'pg_rewrite'::regclass and dependency.objid = rule.oid
+  where dependency.refclassid = 'pg_class'::regclass
+    and dependency.refobjid = any(:tables::oid[])
+  union
+  select rule.ev_class
+  from reading
+  join pg_catalog.pg_depend as dependency
+    on dependency.refclassid = 'pg_class'::regclass
+    and dependency.refobjid = reading.oid
+    and dependency.classid = 'pg_rewrite'::regclass
+  join pg_catalog.pg_rewrite as rule on rule.oid = dependency.objid
+)
 select
   format('%I.%I', namespace.nspname, relation.relname) as object,
   null::text as role,
@@ -768,18 +869,7 @@ where relation.relkind = 'v'
     from pg_options_to_table(relation.reloptions) as option
     where option.option_name = 'security_invoker' and option.option_value::boolean
   )
-  and (
-    namespace.nspname = any(:schemas::text[])
-    or exists (
-      select
-      from pg_catalog.pg_rewrite as rule
-      join pg_catalog.pg_depend as dependency
-        on dependency.classid = 'pg_rewrite'::regclass and dependency.objid = rule.oid
-      where rule.ev_class = relation.oid
-        and dependency.refclassid = 'pg_class'::regclass
-        and dependency.refobjid = any(:tables::oid[])
-    )
-  )
+  and (namespace.nspname = any(:schemas::text[]) or relation.oid in (select reading.oid from reading))
   and not exists (
     select
     from pg_catalog.pg_depend as dependency
@@ -789,7 +879,24 @@ order by 1
 
 -- name: materialized_view
 -- role: tenantry_owner
--- A copy of what its refresher saw, on which no policy can be: those of the audited schemas, and others of audited tables.
+-- A copy of what its refresher saw, on which no policy can be: those of the audited schemas, and others of audited tables,
+-- by way of views too.
+with recursive reading (oid) as (
+  select rule.ev_class
+  from pg_catalog.pg_rewrite as rule
+  join pg_catalog.pg_depend as dependency
+    on dependency.classid = 'pg_rewrite'::regclass and dependency.objid = rule.oid
+  where dependency.refclassid = 'pg_class'::regclass
+    and dependency.refobjid = any(:tables::oid[])
+  union
+  select rule.ev_class
+  from reading
+  join pg_catalog.pg_depend as dependency
+    on dependency.refclassid = 'pg_class'::regclass
+    and dependency.refobjid = reading.oid
+    and dependency.classid = 'pg_rewrite'::regclass
+  join pg_catalog.pg_rewrite as rule on rule.oid = dependency.objid
+)
 select
   format('%I.%I', namespace.nspname, relation.relname) as object,
   null::text as role,
@@ -799,18 +906,7 @@ select
 from pg_catalog.pg_class as relation
 join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
 where relation.relkind = 'm'
-  and (
-    namespace.nspname = any(:schemas::text[])
-    or exists (
-      select
-      from pg_catalog.pg_rewrite as rule
-      join pg_catalog.pg_depend as dependency
-        on dependency.classid = 'pg_rewrite'::regclass and dependency.objid = rule.oid
-      where rule.ev_class = relation.oid
-        and dependency.refclassid = 'pg_class'::regclass
-        and dependency.refobjid = any(:tables::oid[])
-    )
-  )
+  and (namespace.nspname = any(:schemas::text[]) or relation.oid in (select reading.oid from reading))
 order by 1
 
 -- name: grant_past_policies
@@ -878,7 +974,8 @@ order by 1
 
 -- name: rule_as_owner
 -- role: tenantry_owner
--- What a rule adds to a statement runs with the rights of the table's owner.
+-- What a rule adds to a statement runs with the rights of the owner of the table or view, security_invoker or not: those
+-- of the audited schemas, and others that work on an audited table.
 select
   format('%I.%I: rule %I', namespace.nspname, relation.relname, rule.rulename) as object,
   null::text as role,
@@ -888,7 +985,20 @@ from pg_catalog.pg_rewrite as rule
 join pg_catalog.pg_class as relation on relation.oid = rule.ev_class
 join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
 join pg_catalog.pg_roles as owner on owner.oid = relation.relowner
-where relation.oid = any(:tables::oid[])
+where rule.ev_type <> '1'
+  and namespace.nspname not in ('pg_catalog', 'information_schema')
+  and (
+    relation.oid = any(:tables::oid[])
+    or namespace.nspname = any(:schemas::text[])
+    or exists (
+      select
+      from pg_catalog.pg_depend as dependency
+      where dependency.classid = 'pg_rewrite'::regclass
+        and dependency.objid = rule.oid
+        and dependency.refclassid = 'pg_class'::regclass
+        and dependency.refobjid = any(:tables::oid[])
+    )
+  )
 order by 1
 
 -- name: schema_create

@@ -67,6 +67,14 @@ FAULTS = {
     "createrole": Fault("alter role shop_app createrole", "role_powers", "shop_app", "CREATEROLE"),
     "replication": Fault("alter role shop_app replication", "role_powers", "shop_app", "REPLICATION"),
     "server-files": Fault("grant pg_read_server_files to shop_app", "role_powers", "shop_app", "pg_read_server_files"),
+    "createrole-by-set-role": Fault(
+        "create role manager createrole; grant manager to shop_app", "role_powers", "shop_app", "manager, which has CREATEROLE"
+    ),
+    "statistics-of-all": Fault("grant pg_read_all_data to shop_app", "role_powers", "shop_app", "pg_statistic"),
+    "statements-of-all": Fault("grant pg_monitor to shop_app", "role_powers", "shop_app", "every session's statements"),
+    "owner-of-what-a-policy-calls": Fault(
+        "alter function shop.tenant() owner to shop_app", "role_owner", "shop_app", "function shop.tenant, which a policy calls"
+    ),
     "products-role-is-scheduler": Fault(
         "grant tenantry_scheduler to shop_app", "role_membership", "shop_app", "tenantry_scheduler"
     ),
@@ -136,6 +144,31 @@ FAULTS = {
         policy("case when current_user = 'boss' then true else tenant_id = shop.tenant() end"), "policy_alternative", LOOSE, "CASE"
     ),
     "not-equal": Fault(policy("tenant_id <> shop.tenant()"), "policy_alternative", LOOSE, "another operator"),
+    "or-with-a-constant": Fault(policy("tenant_id = shop.tenant() or not false"), "policy_open", LOOSE, "always true"),
+    "or-before-an-and": Fault(
+        policy("(note = '' or note is null) and (shop.tenant() is null or tenant_id = shop.tenant())"), "policy_alternative", LOOSE, "OR"
+    ),
+    "equal-to-itself-when-unset": Fault(
+        policy("tenant_id = coalesce(shop.tenant(), tenant_id)"), "policy_alternative", LOOSE, "with itself"
+    ),
+    "equal-to-its-neighbour": Fault(
+        "alter table shop.orders add column made_for uuid; " + policy("tenant_id = made_for"), "policy_alternative", LOOSE,
+        "with itself",
+    ),
+    "unknown-passes": Fault(
+        policy("(tenant_id = shop.tenant()) is not false"), "policy_alternative", LOOSE, "not true"
+    ),
+    "unknown-passes-by-coalesce": Fault(
+        policy("coalesce(tenant_id = shop.tenant(), true)"), "policy_alternative", LOOSE, "a COALESCE"
+    ),
+    "negation": Fault(policy("not tenant_id = shop.tenant()"), "policy_alternative", LOOSE, "a NOT"),
+    "another-tables-tenant": Fault(
+        policy("exists (select from shop.lines where lines.tenant_id = shop.tenant())"), "policy_open", LOOSE, "does not look"
+    ),
+    "function-of-the-tenant": Fault(
+        "create function shop.sees(uuid) returns boolean language sql stable return true; " + policy("shop.sees(tenant_id)"),
+        "policy_by_function", LOOSE, "a function decides",
+    ),
     "narrowed-only-to-read": Fault(
         policy("true") + "; create policy narrow on shop.orders as restrictive using (tenant_id = shop.tenant())"
         " with check (true)", "policy_open", LOOSE,
@@ -190,6 +223,11 @@ FAULTS = {
     "column-elsewhere-by-public": Fault(
         "create table public.notes (id int); grant select (id) on public.notes to public", "table_reachable", "public.notes"
     ),
+    "open-table-elsewhere": Fault(
+        "create table public.notes (tenant_id int); alter table public.notes enable row level security;"
+        " create policy everybody on public.notes using (true); grant select on public.notes to shop_app", "table_reachable",
+        "public.notes", "a policy that is true",
+    ),
     "foreign-table": Fault(
         "create extension file_fdw; create server files foreign data wrapper file_fdw;"
         " create foreign table shop.log (line text) server files options (filename '/dev/null')", "foreign_table", "shop.log",
@@ -202,10 +240,22 @@ FAULTS = {
         "create function public.total() returns bigint language sql security definer set search_path = '' return 1",
         "function_security_definer", "public.total()",
     ),
+    "leakproof": Fault(
+        "create function public.tell(text) returns boolean language sql leakproof return true", "function_leakproof",
+        "public.tell(text)",
+    ),
     "view": Fault("create view shop.open as select id from shop.orders", "view_without_security_invoker", "shop.open"),
     "view-elsewhere": Fault(
         "create view public.open with (security_invoker = off) as select id from shop.orders",
         "view_without_security_invoker", "public.open",
+    ),
+    "view-of-a-view": Fault(
+        "create view public.sound with (security_invoker) as select id from shop.orders;"
+        " create view public.open as select id from public.sound", "view_without_security_invoker", "public.open",
+    ),
+    "materialized-view-of-a-view": Fault(
+        "create view public.sound with (security_invoker) as select id from shop.orders;"
+        " create materialized view public.copy as select id from public.sound", "materialized_view", "public.copy",
     ),
     "materialized-view": Fault(
         "create materialized view shop.copy as select id from shop.orders", "materialized_view", "shop.copy"
@@ -232,6 +282,11 @@ FAULTS = {
     "publication-of-schema": Fault("create publication feed for tables in schema shop", "publication", "feed"),
     "rule": Fault(
         "create rule copy as on insert to shop.orders do also delete from shop.lines", "rule_as_owner", "shop.orders: rule copy"
+    ),
+    "rule-of-a-view-elsewhere": Fault(
+        "create view public.sound with (security_invoker) as select id from shop.orders;"
+        " create rule put as on insert to public.sound do instead insert into shop.orders (tenant_id) values (gen_random_uuid())",
+        "rule_as_owner", "public.sound: rule put",
     ),
     "create-in-schema": Fault("grant create on schema shop to public", "schema_create", "shop", "shop_app"),
     "preset-tenant": Fault(
