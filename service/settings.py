@@ -20,6 +20,8 @@ from tenancy import DatabaseSettings
 
 MIB: Final = 1024 * 1024
 SWITCHED_OFF_BY_ZERO: Final = frozenset({"job_absolute_timeout", "retention"})
+# Zero is a time like any other here: nothing is waited for.
+MAY_BE_NOTHING: Final = SWITCHED_OFF_BY_ZERO | {"abort_grace", "shutdown_grace", "outcome_linger"}
 # What a heartbeat costs is one statement a tenant; a third of the threshold leaves room for two that fail.
 HEARTBEAT_SHARE: Final = 3
 
@@ -162,7 +164,7 @@ def _parse(name: str, text: str, parse: Callable[[str], object]) -> object:
         value = parse(text)
     except ValueError as error:
         raise SettingsError(f"{name}: {error}") from None
-    if value == timedelta(0) and name not in SWITCHED_OFF_BY_ZERO:
+    if value == timedelta(0) and name not in MAY_BE_NOTHING:
         raise SettingsError(f"{name}: must be longer than nothing")
     return value
 

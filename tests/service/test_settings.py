@@ -29,7 +29,11 @@ def test_defaults_and_every_kind_of_value() -> None:
         MAX_PAYLOAD_BYTES="1024",
         WORKER_HTTP_PORT="",
         SOMETHING_ELSE="x",
+        OUTCOME_LINGER="0",
+        ABORT_GRACE="0s",
+        SHUTDOWN_GRACE="0",
     )
+    assert {found.outcome_linger, found.abort_grace, found.shutdown_grace} == {timedelta(0)}
     assert found.database_url == "postgresql://u:p@h:5432/d"
     assert (found.host, found.port, found.prepared_statements) == ("0.0.0.0", 9000, True)
     assert (found.stale_lease_threshold, found.heartbeat_interval) == (timedelta(seconds=6), timedelta(seconds=2))
