@@ -10,6 +10,7 @@ import time
 from typing import Final
 
 import migrations
+from service.patience import within
 from tenancy import Database, DatabaseUnavailableError, TenancyError
 
 CHECK_TIMEOUT_S: Final = 3.0
@@ -47,7 +48,7 @@ class ReadinessGate:
             UnsafeRoleError: the login could pass row-level security by.
         """
         try:
-            async with asyncio.timeout(CHECK_TIMEOUT_S):
+            async with within(CHECK_TIMEOUT_S):
                 if not self._is_open:
                     await self._database.check_login()
                 revision = await self._database.schema_revision()

@@ -1,6 +1,5 @@
 """`/operator/v1/tenants`: what operators of the installation do; only there when its token and database are set."""
 
-import asyncio
 from typing import Any, Final
 
 from litestar.response.base import ASGIResponse
@@ -9,6 +8,7 @@ from service import tenants
 from service.http.queries import page_of, uuid_cursor
 from service.http.requests import LimitsBody, TenantChangeBody, TenantCreateBody
 from service.http.routing import TRANSACTION_TIMEOUT_S, Call, RouteSpec, answer, empty, route
+from service.patience import within
 
 CURSOR: Final = uuid_cursor(b"t")
 PATH: Final = "/operator/v1/tenants"
@@ -30,7 +30,7 @@ async def create_tenant(call: Call) -> ASGIResponse:
     """Create an active tenant; a slug that is taken is a conflict."""
     database = call.operator_database()
     body = await call.body(TenantCreateBody)
-    async with asyncio.timeout(TRANSACTION_TIMEOUT_S):
+    async with within(TRANSACTION_TIMEOUT_S):
         created = await tenants.create_tenant(database, body.slug, body.name, _limits(body.limits))
     return answer(created, 201, {"Location": f"{PATH}/{created['id']}"})
 
@@ -51,7 +51,7 @@ async def list_tenants(call: Call) -> ASGIResponse:
     database = call.operator_database()
     query = call.query()
     limit, after = query.limit(), query.cursor(CURSOR, None)
-    async with asyncio.timeout(TRANSACTION_TIMEOUT_S):
+    async with within(TRANSACTION_TIMEOUT_S):
         found = await tenants.list_tenants(database, limit=limit + 1, after=after)
     page, last = page_of(found, limit)
     return answer({"data": page, "next_cursor": last and CURSOR.write(last["id"])})
@@ -62,7 +62,7 @@ async def get_tenant(call: Call) -> ASGIResponse:
     """Read one tenant."""
     database = call.operator_database()
     tenant_id = call.path_id("tenant_id", "tenant")
-    async with asyncio.timeout(TRANSACTION_TIMEOUT_S):
+    async with within(TRANSACTION_TIMEOUT_S):
         return answer(await tenants.get_tenant(database, tenant_id))
 
 
@@ -87,7 +87,7 @@ async def change_tenant(call: Call) -> ASGIResponse:
         weight=body.weight if "weight" in body.model_fields_set else tenants.UNCHANGED,
         retention=body.retention if "retention" in body.model_fields_set else tenants.UNCHANGED,
     )
-    async with asyncio.timeout(TRANSACTION_TIMEOUT_S):
+    async with within(TRANSACTION_TIMEOUT_S):
         return answer(await tenants.update_tenant(database, tenant_id, changes))
 
 
@@ -105,7 +105,7 @@ async def suspend_tenant(call: Call) -> ASGIResponse:
     """Suspend; a repeat changes nothing."""
     database = call.operator_database()
     tenant_id = call.path_id("tenant_id", "tenant")
-    async with asyncio.timeout(TRANSACTION_TIMEOUT_S):
+    async with within(TRANSACTION_TIMEOUT_S):
         return answer(await tenants.suspend_tenant(database, tenant_id))
 
 
@@ -123,7 +123,7 @@ async def resume_tenant(call: Call) -> ASGIResponse:
     """Resume; a repeat changes nothing."""
     database = call.operator_database()
     tenant_id = call.path_id("tenant_id", "tenant")
-    async with asyncio.timeout(TRANSACTION_TIMEOUT_S):
+    async with within(TRANSACTION_TIMEOUT_S):
         return answer(await tenants.resume_tenant(database, tenant_id))
 
 

@@ -26,6 +26,7 @@ from service.http.bodies import ENVELOPE_BYTES, parse_body, read_body
 from service.http.metrics import HttpMetrics
 from service.http.queries import Query
 from service.http.tracing import inbound, request_span, shown_path
+from service.patience import within
 from service.probes import NotReadyError, ReadinessGate
 from service.problems import not_found, unauthorized, unavailable
 from service.settings import Settings
@@ -168,7 +169,7 @@ class Call:
         if credential is None:
             raise unauthorized()
         try:
-            async with asyncio.timeout(TRANSACTION_TIMEOUT_S):
+            async with within(TRANSACTION_TIMEOUT_S):
                 await self.api.gate.pass_through()
                 database, tenant_id = self.api.database, credential.tenant_id
                 async with self.api.slots, database.transaction(tenant_id, foreseen=foreseen) as tx:

@@ -5,7 +5,8 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 
 import psycopg
@@ -140,6 +141,16 @@ class PgBouncer:
             # Since 1.23 SIGTERM waits for the clients to leave.
             end(self._process, signal.SIGTERM if self.version < (1, 23) else signal.SIGQUIT)
             self._process = None
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Stop it in its tracks: connections stay, and nothing comes through them until the end of the block."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def restart(self) -> None:
         """Stop and start on the same port."""

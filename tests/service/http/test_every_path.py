@@ -16,8 +16,13 @@ import migrations
 from kernel import Registry
 from service.app import create_app, opened
 from service.settings import Settings
+from service.tenants import create_key
+from tenancy import Database, DatabaseSettings
+from tests.support import factories
 from tests.support.environment import Cluster, DatabaseUrls
 from tests.support.http import MakeKey, connect
+from tests.support.system import missing
+from tests.support.waiting import until
 
 NOBODY = "00000000-0000-7000-8000-000000000000"
 MEMBERS = {"type", "title", "status", "detail", "code", "request_id", "errors"}
@@ -130,6 +135,32 @@ class TestDatabaseAway:
             deadline = time.monotonic() + 30
             while (await client.get("/readyz")).status_code != 200:
                 assert time.monotonic() < deadline
+
+    async def test_a_database_that_stands_still_is_away_in_time(
+        self, own_cluster: Cluster, registry: Registry, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The driver alone would wait ten seconds more, for the server to say that it has cancelled the statement."""
+        pooler = own_cluster.pgbouncer or missing("PgBouncer", "pgbouncer")
+        for name in ("service.http.routing.TRANSACTION_TIMEOUT_S", "service.probes.CHECK_TIMEOUT_S"):
+            monkeypatch.setattr(name, 0.5)
+        urls = own_cluster.create()
+        async with await psycopg.AsyncConnection.connect(urls.direct, autocommit=True) as root:
+            tenant = await factories.create_tenant(root)
+        async with Database(DatabaseSettings(urls.admin)) as database, database.transaction(tenant) as tx:
+            key = await create_key(tx)
+        app = create_app(Settings(database_url=urls.api), registry)
+        async with opened(app), connect(app, key["key"]) as client:
+            await until(lambda: _is_back(client), "the API is ready")
+            with pooler.standing_still():
+                for path in ("/v1/runs", "/readyz"):
+                    started_at = time.monotonic()
+                    check_problem(await client.get(path), 503, "unavailable")
+                    assert time.monotonic() - started_at < 5
+            await until(lambda: _is_back(client), "the database is back")
+
+
+async def _is_back(client: httpx.AsyncClient) -> bool:
+    return (await client.get("/v1/runs")).status_code == 200
 
 
 class TestSchema:
