@@ -574,7 +574,7 @@ select
   null::text as role,
   format('cannot use an index by tenant: %s', string_agg(hindrance.text, ', ' order by hindrance.text)) as reason,
   format(
-    'alter policy %I on %I.%I using (%I = f()), f() stable, without COALESCE and without a subquery',
+    'alter policy %I on %I.%I using (%I = f()), f() stable, without COALESCE and without IN or EXISTS',
     policy.polname, namespace.nspname, relation.relname, :tenant_column::text
   ) as fix
 from pg_catalog.pg_policy as policy
@@ -586,8 +586,9 @@ cross join lateral (
   select 'COALESCE is taken for leaky' as text
   where policy.polqual::text ~ '\{COALESCE(EXPR)? '
   union all
+  -- A scalar one, `(select …)`, is computed once and then compared like a parameter.
   select 'it has a subquery'
-  where policy.polqual::text ~ '\{SUBLINK '
+  where policy.polqual::text ~ '\{SUBLINK :subLinkType (?!4 )'
   union all
   select format('%s is wrapped in a cast or function', :tenant_column::text)
   where policy.polqual::text ~ format(

@@ -98,6 +98,7 @@ async def test_each_fault_is_found(root: psycopg.AsyncConnection, fault: str) ->
         policy("(note <> 'x' or note <> 'y') and tenant_id = shop.tenant()"),
         policy("tenant_id is not distinct from shop.tenant()"),
         policy("tenant_id = any (array[shop.tenant()])"),
+        policy("tenant_id = (select shop.tenant())"),
         "create table public.notes (id int); alter table public.notes enable row level security; grant select on public.notes to shop_app",
         "create view public.sound with (security_invoker) as select id from shop.orders; create view public.too with (security_invoker) as select id from public.sound",
         "grant tenantry_tenant to shop_app",
