@@ -17,14 +17,14 @@ from kernel import Registry
 from service.app import create_app
 from service.http.routing import Api
 from service.memory import collect_rarely
+from service.probes import NotReadyError
 from service.settings import Settings, load_registry
 from service.telemetry import current, set_up
-from tenancy import DatabaseUnavailableError, UnsafeRoleError
+from tenancy import UnsafeRoleError
 
 if sys.platform != "win32":
     import uvloop
 
-LOGIN_CHECK_TIMEOUT_S: Final = 4.0
 BACKLOG: Final = 2048
 _log = logging.getLogger("tenantry.process")
 
@@ -60,7 +60,7 @@ class ApiServer(uvicorn.Server):
 async def serve_api(
     settings: Settings, registry: Registry, stop: asyncio.Event, work_due: Callable[[UUID], None] | None = None
 ) -> None:
-    """Serve until `stop` is set; the login is checked as soon as the database can be reached.
+    """Serve until `stop` is set; login and schema are checked as soon as the database can be reached.
 
     `work_due` is told of a tenant when work of its has been committed: a worker in the same process need not wait for
     its poll.
@@ -73,11 +73,10 @@ async def serve_api(
     server = ApiServer(app, settings)
     api: Api = app.state.api
     try:
-        async with asyncio.timeout(LOGIN_CHECK_TIMEOUT_S):
-            await api.database.check_login()
-    except (DatabaseUnavailableError, TimeoutError):
-        # Not a reason to leave: the gate checks the login again before it lets the first request through.
-        _log.warning("process.database_unavailable_at_start")
+        await api.gate.check()
+    except NotReadyError as refusal:
+        # Not a reason to leave: the gate looks again before it lets the first request through.
+        _log.warning("api_not_ready: %s", refusal)
     with _listen(settings) as listener:
         async with asyncio.TaskGroup() as tasks:
             watch = tasks.create_task(_stop_when(stop, server))

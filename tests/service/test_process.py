@@ -103,6 +103,15 @@ async def test_without_a_database_it_stays_up_and_not_ready(database_urls: Datab
         assert process.stop(seconds=10) == 0
 
 
+async def test_without_a_schema_it_stays_up_and_says_what_to_do(empty_database_urls: DatabaseUrls) -> None:
+    port = free_port()
+    with Process("api", environment=environment(empty_database_urls, port)) as process:
+        await waiting.until(lambda: answers(f"http://127.0.0.1:{port}/healthz"), "the API is up")
+        # Nobody has asked it yet whether it is ready.
+        assert "tenantry db migrate" in process.output
+        assert process.stop(seconds=10) == 0
+
+
 class TestOverSockets:
     """What only a real server shows."""
 
