@@ -220,11 +220,30 @@ cross join lateral (
       ('pg_read_server_files', 'reaches the server''s files past every policy'),
       ('pg_write_server_files', 'reaches the server''s files past every policy'),
       ('pg_execute_server_program', 'reaches the server''s files past every policy'),
-      -- pg_stats hides what policies hide, the catalog under it hides nothing from whoever may read every table.
-      ('pg_read_all_data', 'reads in pg_statistic the most common values of every tenant''s columns'),
       ('pg_read_all_stats', 'reads every session''s statements, with the values that stand in them')
   ) as predefined (name, means) on predefined.name = reached.rolname
   where pg_has_role(audited.oid, reached.oid, 'MEMBER')
+  union all
+  -- pg_stats hides what policies hide, the catalog under it hides nothing: pg_read_all_data is among those who read it.
+  select
+    case when reached.oid = audited.oid then 'may read ' else format('may become %I, which may read ', reached.rolname) end
+      || 'pg_statistic',
+    'shows the most common values of every tenant''s columns',
+    case
+      when reached.oid = audited.oid and not pg_has_role(audited.oid, 'pg_read_all_data', 'USAGE')
+      then format('revoke select on pg_catalog.pg_statistic from %I', audited.rolname)
+      else format('revoke %I from %I, or from the role between the two',
+        case when reached.oid = audited.oid then 'pg_read_all_data' else reached.rolname end, audited.rolname)
+    end
+  from pg_catalog.pg_roles as reached
+  where has_any_column_privilege(reached.oid, 'pg_catalog.pg_statistic'::regclass, 'SELECT')
+    and not reached.rolsuper
+    and pg_has_role(audited.oid, reached.oid, 'MEMBER')
+    -- Said of the role itself, it need not be said of those from which it has it.
+    and (
+      reached.oid = audited.oid
+      or not has_any_column_privilege(audited.oid, 'pg_catalog.pg_statistic'::regclass, 'SELECT')
+    )
 ) as power
 where audited.rolname = any(:audited::text[])
   and not audited.rolsuper
@@ -1020,21 +1039,44 @@ order by 1, 2
 
 -- name: tenant_preset
 -- role: tenantry_owner
--- A tenant that the role or the database sets by itself is bound where nobody bound one.
+-- A tenant that the role or the database sets by itself is bound where nobody bound one: in the engine's setting, or one
+-- that a policy, or what it calls, has in its text.
+with told (text) as (
+  select concat(pg_get_expr(policy.polqual, policy.polrelid), ' ', pg_get_expr(policy.polwithcheck, policy.polrelid))
+  from pg_catalog.pg_policy as policy
+  where policy.polrelid = any(:tables::oid[])
+  union all
+  select pg_get_functiondef(called.oid)
+  from pg_catalog.pg_policy as policy
+  join pg_catalog.pg_depend as dependency
+    on dependency.classid = 'pg_policy'::regclass
+    and dependency.objid = policy.oid
+    and dependency.refclassid = 'pg_proc'::regclass
+  join pg_catalog.pg_proc as called on called.oid = dependency.refobjid and called.prokind in ('f', 'w')
+  where policy.polrelid = any(:tables::oid[])
+)
 select
   coalesce(who.rolname::text, current_database()::text) as object,
   null::text as role,
-  'sets tenantry.tenant_id by itself: its connections are bound to that tenant before they bind one' as reason,
+  format('sets %s by itself: its connections are bound to that tenant before they bind one', item.name) as reason,
   case
-    when who.oid is null then format('alter database %I reset tenantry.tenant_id', current_database())
-    when setting.setdatabase = 0 then format('alter role %I reset tenantry.tenant_id', who.rolname)
-    else format('alter role %I in database %I reset tenantry.tenant_id', who.rolname, current_database())
+    when who.oid is null then format('alter database %I reset %s', current_database(), item.name)
+    when setting.setdatabase = 0 then format('alter role %I reset %s', who.rolname, item.name)
+    else format('alter role %I in database %I reset %s', who.rolname, current_database(), item.name)
   end as fix
 from pg_catalog.pg_db_role_setting as setting
+cross join lateral (
+  select split_part(entry.text, '=', 1) as name
+  from unnest(setting.setconfig) as entry (text)
+  where entry.text ~ '^[^=]*\.[^=]*=.'
+) as item
 left join pg_catalog.pg_roles as who on who.oid = setting.setrole
 where setting.setdatabase in (0, (select here.oid from pg_catalog.pg_database as here where here.datname = current_database()))
   and (setting.setrole = 0 or who.rolname = any(:roles::text[]))
-  and exists (select from unnest(setting.setconfig) as item (text) where lower(item.text) like 'tenantry.tenant\_id=_%')
+  and (
+    lower(item.name) = 'tenantry.tenant_id'
+    or exists (select from told where strpos(lower(told.text), lower(quote_literal(item.name))) > 0)
+  )
 order by 1
 
 -- name: statistics_exposed

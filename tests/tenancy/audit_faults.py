@@ -71,6 +71,9 @@ FAULTS = {
         "create role manager createrole; grant manager to shop_app", "role_powers", "shop_app", "manager, which has CREATEROLE"
     ),
     "statistics-of-all": Fault("grant pg_read_all_data to shop_app", "role_powers", "shop_app", "pg_statistic"),
+    "statistics-by-grant": Fault(
+        "grant select on pg_catalog.pg_statistic to shop_app", "role_powers", "shop_app", "may read pg_statistic"
+    ),
     "statements-of-all": Fault("grant pg_monitor to shop_app", "role_powers", "shop_app", "every session's statements"),
     "owner-of-what-a-policy-calls": Fault(
         "alter function shop.tenant() owner to shop_app", "role_owner", "shop_app", "function shop.tenant, which a policy calls"
@@ -291,6 +294,10 @@ FAULTS = {
     "create-in-schema": Fault("grant create on schema shop to public", "schema_create", "shop", "shop_app"),
     "preset-tenant": Fault(
         "alter role shop_app set tenantry.tenant_id = '00000000-0000-0000-0000-000000000001'", "tenant_preset", "shop_app"
+    ),
+    "preset-tenant-of-the-products-own": Fault(
+        "do $$ begin execute format('alter database %I set shop.tenant_id = %L', current_database(), gen_random_uuid()); end $$",
+        "tenant_preset", "{database}", "sets shop.tenant_id",
     ),
     "old-view-of-statistics": Fault(
         "set local allow_system_table_mods = on; do $$ begin execute 'create or replace view pg_catalog.pg_stats_ext_exprs as '"

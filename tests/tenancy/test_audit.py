@@ -69,8 +69,9 @@ async def test_each_fault_is_found(root: psycopg.AsyncConnection, fault: str) ->
         pytest.skip("whether a membership inherits is the role's until 15, the grant's since 16")
     await root.execute(how.ddl.encode())
     found = await _audit(root, how.scope)
-    assert (how.code, how.object) in [(one.code, one.object) for one in found]
-    (finding,) = [one for one in found if (one.code, one.object) == (how.code, how.object)]
+    name = how.object.format(database=root.info.dbname)
+    assert (how.code, name) in [(one.code, one.object) for one in found]
+    (finding,) = [one for one in found if (one.code, one.object) == (how.code, name)]
     assert finding.level == next(check.level for check in CHECKS if check.code == how.code)
     assert how.says in finding.reason
     assert finding.fix
@@ -87,6 +88,7 @@ async def test_each_fault_is_found(root: psycopg.AsyncConnection, fault: str) ->
         "create publication feed for table tenantry.job_queue",
         "create unique index by_note on shop.orders (note, tenant_id)",
         "create role extra; grant extra to shop_app",
+        "alter role shop_app set shop.colour = 'red'",
         # The tenants' own table has another name for the column.
         (
             "create table shop.accounts (id uuid primary key); alter table shop.accounts enable row level security,"
