@@ -550,14 +550,20 @@ from json_to_recordset(:alternatives::text::json) as found (policy bigint, ways 
 join pg_catalog.pg_policy as policy on policy.oid = found.policy
 join pg_catalog.pg_class as relation on relation.oid = policy.polrelid
 join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
-where not exists (
-  select
-  from pg_catalog.pg_policy as narrow
-  where narrow.oid = any(:narrowing::oid[])
-    and narrow.polrelid = policy.polrelid
-    and narrow.polcmd in ('*', policy.polcmd)
-    and narrow.polroles = array[0::oid]
-)
+where exists (
+    select
+    from unnest(policy.polroles) as named (oid)
+    left join pg_catalog.pg_roles as who on who.rolname = any(:roles::text[])
+    where case when named.oid = 0 then true else pg_has_role(who.oid, named.oid, 'USAGE') end
+  )
+  and not exists (
+    select
+    from pg_catalog.pg_policy as narrow
+    where narrow.oid = any(:narrowing::oid[])
+      and narrow.polrelid = policy.polrelid
+      and narrow.polcmd in ('*', policy.polcmd)
+      and narrow.polroles = array[0::oid]
+  )
 order by 1
 
 -- name: policy_by_function
@@ -575,14 +581,20 @@ from json_to_recordset(:by_function::text::json) as found (policy bigint, ways t
 join pg_catalog.pg_policy as policy on policy.oid = found.policy
 join pg_catalog.pg_class as relation on relation.oid = policy.polrelid
 join pg_catalog.pg_namespace as namespace on namespace.oid = relation.relnamespace
-where not exists (
-  select
-  from pg_catalog.pg_policy as narrow
-  where narrow.oid = any(:narrowing::oid[])
-    and narrow.polrelid = policy.polrelid
-    and narrow.polcmd in ('*', policy.polcmd)
-    and narrow.polroles = array[0::oid]
-)
+where exists (
+    select
+    from unnest(policy.polroles) as named (oid)
+    left join pg_catalog.pg_roles as who on who.rolname = any(:roles::text[])
+    where case when named.oid = 0 then true else pg_has_role(who.oid, named.oid, 'USAGE') end
+  )
+  and not exists (
+    select
+    from pg_catalog.pg_policy as narrow
+    where narrow.oid = any(:narrowing::oid[])
+      and narrow.polrelid = policy.polrelid
+      and narrow.polcmd in ('*', policy.polcmd)
+      and narrow.polroles = array[0::oid]
+  )
 order by 1
 
 -- name: policy_unindexable

@@ -70,6 +70,9 @@ async def _standing(adapter: CallersTransaction) -> UUID | None:
     """
     row = await adapter.fetch_one(SQL["standing"])
     assert row is not None
+    if row["inherited"] and not (row["is_superuser"] or row["bypasses_rls"] or row["owns_tables"]):
+        wide = ", ".join(row["inherited"])
+        raise UnsafeRoleError(f"role {row['role']} inherits {wide}, which sees all tenants: revoke it from the role")
     refuse_unsafe(row)
     if not row["may_work"]:
         raise UnsafeRoleError(f"role {row['role']} is no inheriting member of tenantry_tenant: grant it that role")
