@@ -1,5 +1,6 @@
 """Tenantry's kernel: what runs, stages and jobs may do, as commands inside transactions that their callers own."""
 
+from kernel.blobs import BlobKey, BlobStore, PostgresBlobs, PutAside
 from kernel.command import Command, KernelLimits
 from kernel.commands.due_promote import DuePromote, DuePromoted
 from kernel.commands.idempotency_expire import IdempotencyExpire, KeysExpired
@@ -22,7 +23,7 @@ from kernel.commands.run_redrive import RunRedrive, RunRedriven
 from kernel.commands.run_transition import RunTransition, RunTransitioned
 from kernel.commands.stage_poll_suspended import StagePollSuspended, SuspendedPolled
 from kernel.commands.step_signal import StepSignal, StepSignalled
-from kernel.commands.step_write import StepWrite, note_conflicts, read_steps, refused_ops
+from kernel.commands.step_write import StepWrite, follow_up, has_large_result, needs_follow_up, read_steps
 from kernel.commands.worker_tick import Ticked, WorkerTick
 from kernel.completion import RunCompletion
 from kernel.definition.registry import Registry
@@ -30,6 +31,7 @@ from kernel.definition.stage import Stage, stage
 from kernel.definition.workflow import PlacedStage, Workflow, WorkflowBuilder, workflow
 from kernel.errors import (
     AnnotationError,
+    BlobMissingError,
     BuilderError,
     DefinitionVersionConflictError,
     DuplicateStageIdError,
@@ -105,6 +107,9 @@ __all__ = [
     "AbortSignal",
     "AnnotationError",
     "Begun",
+    "BlobKey",
+    "BlobMissingError",
+    "BlobStore",
     "BoundKernel",
     "BuilderError",
     "ChildRunCancelledError",
@@ -157,7 +162,9 @@ __all__ = [
     "PayloadError",
     "PayloadTooLargeError",
     "PlacedStage",
+    "PostgresBlobs",
     "Progress",
+    "PutAside",
     "RateLimitedError",
     "ReapedLease",
     "Registry",
@@ -237,15 +244,16 @@ __all__ = [
     "beat_call",
     "claim_named",
     "execute_leased",
+    "follow_up",
     "ghost",
     "give_steps",
+    "has_large_result",
     "heartbeats",
     "invocation_of",
     "is_expectable",
     "log_rows",
-    "note_conflicts",
+    "needs_follow_up",
     "read_steps",
-    "refused_ops",
     "run_stage",
     "run_when",
     "stage",

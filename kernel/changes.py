@@ -4,6 +4,7 @@ A command locks, reads, decides in Python and hands its decisions to one `Change
 statement whatever their number, which writes in one order for all commands: runs, stages, jobs, events.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -12,8 +13,9 @@ from uuid import UUID
 import orjson
 
 from kernel import telemetry
+from kernel.blobs import BlobStore, PutAside, reference_to
 from kernel.locking import LockedRun, StageRow
-from tenancy import TenantTransaction, load_sql
+from tenancy import Call, TenantTransaction, load_sql
 
 SQL = load_sql(__file__)
 Item = dict[str, Any]
@@ -30,8 +32,10 @@ class Changes:
 
     A stage or a job may be moved twice in one transaction (retried, then cancelled with its run): the moves are merged,
     because one UPDATE takes only one item a row. `markers` are told to the runs' traces once the rest is written.
+    Outputs that are too large for their rows go to `blobs`; without one they stay.
     """
 
+    blobs: BlobStore | None = None
     update_runs: list[Item] = field(default_factory=list[Item])
     insert_stages: list[Item] = field(default_factory=list[Item])
     update_stages: dict[tuple[UUID, str], Item] = field(default_factory=dict[tuple[UUID, str], Item])
@@ -96,9 +100,10 @@ class Changes:
 
     async def write(self, tx: TenantTransaction) -> None:
         """Write everything, if there is anything; the statement may travel together with the caller's COMMIT."""
+        references = await self._put_aside(tx) if self.blobs is not None else ()
         arguments = self.arguments()
         if any(arguments.values()):
-            await tx.send([(SQL["write"], {**arguments, "run_ids": self.run_ids()})])
+            await tx.send([(SQL["write"], {**arguments, "run_ids": self.run_ids()}), *references])
         self.tell(tx.tenant_id)
 
     def tell(self, tenant_id: UUID) -> None:
@@ -106,10 +111,30 @@ class Changes:
         if self.markers:
             telemetry.tell(tenant_id, self.markers)
 
+    async def _put_aside(self, tx: TenantTransaction) -> Sequence[Call]:
+        """Put large outputs into the blob store; returns what makes their rows, once written, refer to them."""
+        assert self.blobs is not None
+        aside = PutAside(self.blobs)
+        moved: dict[str, Iterable[Item]] = {"refer_stages": self.update_stages.values(), "refer_runs": self.update_runs}
+        large: dict[str, list[Item]] = {}
+        for section, items in moved.items():
+            for item in items:
+                digest = aside.take(item, "output")
+                if digest is not None:
+                    large.setdefault(section, []).append({**_name_of(item), "digest": digest.hex()})
+        if not aside.contents:
+            return ()
+        await self.blobs.put(tx, aside.contents)
+        return [reference_to(section, items) for section, items in large.items()]
+
     def run_ids(self) -> list[UUID]:
         """Return the runs whose rows are updated or deleted, in key order: they bound what the statement reads."""
         moved = {run_id for run_id, _ in (*self.update_stages, *self.update_jobs, *self.delete_jobs)}
         return sorted(moved.union(item["run_id"] for item in self.update_runs))
+
+
+def _name_of(item: Item) -> Item:
+    return {name: item[name] for name in ("run_id", "stage_id") if name in item}
 
 
 def _key(item: Item) -> tuple[int | str, str, int]:

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import ClassVar, Generic, TypeVar, cast
 
 from kernel.arguments import check_arguments
+from kernel.blobs import POSTGRES_BLOBS, BlobStore
 from kernel.definition.registry import Registry
 from kernel.errors import TransactionRequiredError
 from tenancy import TenantTransaction
@@ -50,6 +51,7 @@ class Scope:
 
     registry: Registry
     limits: KernelLimits = field(default_factory=KernelLimits)
+    blobs: BlobStore = POSTGRES_BLOBS
 
 
 C = TypeVar("C")

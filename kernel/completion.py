@@ -5,6 +5,7 @@ from typing import Literal
 from uuid import UUID
 
 from kernel.arguments import check_run_id
+from kernel.blobs import with_inputs
 from kernel.changes import Changes
 from kernel.command import Scope, carry_out, check_transaction
 from kernel.commands.job_execute import JobExecute
@@ -75,7 +76,7 @@ async def _start(run_id: UUID, tx: TenantTransaction, scope: Scope) -> RunStatus
     if status is not RunStatus.PENDING or not row["is_due"] or row["tenant_status"] != "active":
         return status
     changes = Changes()
-    drafts = start_runs([row], scope.registry, NO_LEASES, changes)
+    drafts = start_runs(await with_inputs(scope.blobs, tx, [row]), scope.registry, NO_LEASES, changes)
     await changes.write(tx)
     return drafts[0].run.status if drafts else status
 

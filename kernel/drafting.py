@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from uuid import UUID
 
+from kernel.blobs import with_inputs
 from kernel.changes import Changes
 from kernel.command import Scope
 from kernel.draft import RunDraft
@@ -16,15 +17,17 @@ async def draft_held_runs(
     """Return a draft for each run that was locked together with a job, and the jobs whose run no longer exists.
 
     Rows say `run_had` and, when it is true, carry the run's columns. Jobs without a run are removed; those whose run
-    somebody else holds appear in neither answer and stay as they are.
+    somebody else holds appear in neither answer and stay as they are. Outputs are read, whatever their size, where the
+    rows have the runs' inputs: for bodies that are to run.
     """
-    held = [row for row in rows if row["run_had"]]
+    held = await with_inputs(scope.blobs, tx, [row for row in rows if row["run_had"]])
     unheld = [row for row in rows if not row["run_had"]]
     alive = await existing_runs(tx, [row["run_id"] for row in unheld])
     gone = [row for row in unheld if row["run_id"] not in alive]
     for row in gone:
         changes.drop_job(row["run_id"], row["stage_id"])
-    stages = await load_stages(tx, [row["run_id"] for row in held])
+    are_for_bodies = any("input" in row for row in held)
+    stages = await load_stages(tx, [row["run_id"] for row in held], scope.blobs if are_for_bodies else None)
     drafts: dict[UUID, RunDraft] = {}
     for row in held:
         if row["run_id"] not in drafts:

@@ -12,6 +12,7 @@ KernelError
 ├── InvalidDurationError                whoever wrote the duration
 ├── PayloadError                        whoever made the value
 ├── TransactionRequiredError            the host
+├── BlobMissingError                    the operator
 ├── InvalidRequestError                 the caller
 │   ├── InvalidInputError
 │   ├── InvalidConfigError
@@ -134,6 +135,17 @@ class TransactionRequiredError(KernelError):
     """The host must act: the command was given no transaction and the kernel has no provider of them."""
 
     code = "transaction_required"
+
+
+class BlobMissingError(KernelError):
+    """For the operator: a payload is not where its row says, unless its run was purged meanwhile; `digest` is hex."""
+
+    code = "blob_missing"
+
+    def __init__(self, run_id: object, digest: str) -> None:
+        self.run_id = run_id
+        self.digest = digest
+        super().__init__(f"the payload {digest[:12]} of run {run_id} is not in the blob store")
 
 
 class InvalidRequestError(KernelError):

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from kernel import commands
 from kernel.arguments import check_arguments
+from kernel.blobs import POSTGRES_BLOBS, BlobStore
 from kernel.command import Command, KernelLimits, Scope, carry_out
 from kernel.commands.job_execute import JobExecute, execute_between
 from kernel.completion import RunCompletion, run_to_completion
@@ -29,7 +30,8 @@ class Kernel:
     A host passes `transactions`, a provider of one transaction a tenant (`Database.transaction`), and may then
     dispatch with a `tenant_id` alone.
     Whoever has a transaction open dispatches with it, or binds the kernel to it. `skip_interactive_transactions`
-    says that no provider is ever to be used: each command needs the caller's transaction.
+    says that no provider is ever to be used: each command needs the caller's transaction. `blobs` says which payloads
+    are too large for their rows, and keeps them.
     """
 
     def __init__(
@@ -39,8 +41,9 @@ class Kernel:
         transactions: TransactionProvider | None = None,
         skip_interactive_transactions: bool = False,
         limits: KernelLimits | None = None,
+        blobs: BlobStore = POSTGRES_BLOBS,
     ) -> None:
-        self.scope = Scope(registry, limits or KernelLimits())
+        self.scope = Scope(registry, limits or KernelLimits(), blobs)
         self._transactions = None if skip_interactive_transactions else transactions
 
     async def dispatch(

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import orjson
 
+from kernel.blobs import BlobStore, with_contents
 from kernel.states import JobStatus, RunStatus, StageStatus
 from tenancy import Call, Row, TenantTransaction, load_sql
 
@@ -126,11 +127,17 @@ async def lock_run(tx: TenantTransaction, run_id: UUID) -> LockedRun | None:
     return locked_run(rows[0][0]) if rows[0] else None
 
 
-async def load_stages(tx: TenantTransaction, run_ids: Sequence[UUID]) -> dict[UUID, dict[str, StageRow]]:
-    """Return the stages of locked runs, by run and stage id, in the order of their numbers."""
+async def load_stages(
+    tx: TenantTransaction, run_ids: Sequence[UUID], blobs: BlobStore | None = None
+) -> dict[UUID, dict[str, StageRow]]:
+    """Return the stages of locked runs, by run and stage id, in the order of their numbers.
+
+    Outputs that are too large for their rows are read from `blobs`; without it, for who needs none, they are None.
+    """
     stages: dict[UUID, dict[str, StageRow]] = {run_id: {} for run_id in run_ids}
     if run_ids:
-        for row in await tx.fetch_all(SQL["stages_of_runs"], run_ids=sorted(set(run_ids))):
+        rows = await tx.fetch_all(SQL["stages_of_runs"], run_ids=sorted(set(run_ids)))
+        for row in rows if blobs is None else await with_contents(blobs, tx, rows, "output"):
             stages[row["run_id"]][row["stage_id"]] = _stage_row(row)
     return stages
 
@@ -151,11 +158,14 @@ async def existing_runs(tx: TenantTransaction, run_ids: Sequence[UUID]) -> set[U
     return {row["run_id"] for row in await tx.fetch_all(SQL["existing_runs"], run_ids=sorted(set(run_ids)))}
 
 
-async def load_payloads(tx: TenantTransaction, run_ids: Sequence[UUID]) -> dict[UUID, tuple[str, str]]:
+async def load_payloads(
+    tx: TenantTransaction, run_ids: Sequence[UUID], blobs: BlobStore
+) -> dict[UUID, tuple[str, str]]:
     """Return the JSON texts of input and config of these runs."""
     if not run_ids:
         return {}
     rows = await tx.fetch_all(SQL["payloads_of_runs"], run_ids=sorted(set(run_ids)))
+    rows = await with_contents(blobs, tx, rows, "input", "config")
     return {row["run_id"]: (row["input"], row["config"]) for row in rows}
 
 

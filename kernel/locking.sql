@@ -43,8 +43,9 @@ select
   stage.run_id, stage.stage_id, stage.group_number, stage.number, stage.status, stage.attempt, stage.announced_attempt,
   stage.max_attempts, stage.output::text as output, stage.settled_attempt, stage.settled_started_at, stage.updated_at,
   stage.next_poll_at, stage.deadline, stage.error_message, stage.generation,
-  stage.waiting_for::text as waiting_for, job.status as job_status, job.attempt as job_attempt,
-  job.locked_at as job_locked_at
+  stage.waiting_for::text as waiting_for,
+  case when stage.status = 'COMPLETED' then stage.output_digest end as output_digest,
+  job.status as job_status, job.attempt as job_attempt, job.locked_at as job_locked_at
 from tenantry.workflow_stages as stage
 left join tenantry.job_queue as job
   on job.tenant_id = :tenant_id::uuid and job.run_id = stage.run_id and job.stage_id = stage.stage_id
@@ -52,8 +53,10 @@ where stage.tenant_id = :tenant_id::uuid and stage.run_id = any(:run_ids::uuid[]
 order by stage.run_id, stage.number
 
 -- name: payloads_of_runs
--- What the bodies of these runs are given: the run's input and config.
-select run.run_id, run.input::text as input, run.config::text as config, tenantry.now() as now
+-- What the bodies of these runs are given: the run's input and config, or where they are.
+select
+  run.run_id, run.input::text as input, run.config::text as config, run.input_digest, run.config_digest,
+  tenantry.now() as now
 from tenantry.workflow_runs as run
 where run.tenant_id = :tenant_id::uuid and run.run_id = any(:run_ids::uuid[])
 

@@ -15,6 +15,7 @@ from datetime import datetime
 from uuid import UUID, uuid4
 
 from kernel import (
+    BlobStore,
     Execution,
     Fence,
     GhostJob,
@@ -25,6 +26,7 @@ from kernel import (
     Kernel,
     KernelLimits,
     LeasedJob,
+    PostgresBlobs,
     Registry,
     RunCompletion,
     RunPurge,
@@ -67,6 +69,12 @@ class Serverless:
     registry: Registry
     settings: DatabaseSettings
     limits: KernelLimits = field(default_factory=KernelLimits)
+    blobs: BlobStore = field(default_factory=PostgresBlobs)
+
+    @property
+    def kernel(self) -> Kernel:
+        """A kernel for these workflows."""
+        return Kernel(self.registry, limits=self.limits, blobs=self.blobs)
 
     async def handle_job(self, tenant_id: UUID, run_id: UUID, stage_id: str) -> JobExecuted:
         """Execute the job of one stage, due or not: for a queue outside that names what to do. Safe to repeat.
@@ -89,7 +97,7 @@ class Serverless:
             while (left := max_jobs - outcomes.total()) > 0:
                 async with who.transactions() as tx:
                     tick = WorkerTick(who.worker_id, min(left, concurrency))
-                    ticked = await Kernel(self.registry, limits=self.limits).dispatch(tick, tx)
+                    ticked = await self.kernel.dispatch(tick, tx)
                 if not ticked.leased:
                     return Processed(outcomes.total(), outcomes, has_more=False)
                 async with self._beating(who, ticked.leased), asyncio.TaskGroup() as tasks:
@@ -104,11 +112,11 @@ class Serverless:
             RunNotFoundError: the tenant has no such run.
         """
         async with Database(self.settings) as database, database.transaction(tenant_id) as tx:
-            return await Kernel(self.registry, limits=self.limits).bound_to(tx).run_to_completion(run_id, max_jobs)
+            return await self.kernel.bound_to(tx).run_to_completion(run_id, max_jobs)
 
     async def run_maintenance_tick(self, tenant_id: UUID, *, purge_before: datetime | None = None) -> Maintained:
         """Promote what came due, take lapsed leases back, heal or fail stuck runs, expire keys; purge if asked to."""
-        kernel = Kernel(self.registry, limits=self.limits)
+        kernel = self.kernel
         async with Database(self.settings) as database:
             async with database.transaction(tenant_id) as tx:
                 ticked = await kernel.dispatch(WorkerTick(f"serverless-{uuid4()}", 0), tx)
@@ -123,9 +131,9 @@ class Serverless:
 
     @asynccontextmanager
     async def _execution(self, tenant_id: UUID) -> AsyncIterator[Execution]:
-        kernel = Kernel(self.registry, limits=self.limits)
         async with Database(self.settings) as database:
-            yield Execution(f"serverless-{uuid4()}", tenant_id, lambda: database.transaction(tenant_id), kernel.scope)
+            scope = self.kernel.scope
+            yield Execution(f"serverless-{uuid4()}", tenant_id, lambda: database.transaction(tenant_id), scope)
 
     @asynccontextmanager
     async def _beating(self, who: Execution, jobs: Sequence[LeasedJob]) -> AsyncIterator[None]:
@@ -143,7 +151,7 @@ class Serverless:
             await asyncio.sleep(every_s)
             try:
                 async with who.transactions() as tx:
-                    await Kernel(self.registry, limits=self.limits).dispatch(JobHeartbeat(fences), tx)
+                    await self.kernel.dispatch(JobHeartbeat(fences), tx)
             except DatabaseUnavailableError:
                 # The leases outlast several rounds.
                 logger.warning("heartbeat_failed")

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import ClassVar, Literal
 from uuid import UUID, uuid4
 
+from kernel.blobs import with_inputs
 from kernel.changes import Changes
 from kernel.command import Command, Scope, handles
 from kernel.commands import job_claim
@@ -164,7 +165,7 @@ class _Ledger:
     async def read(self) -> Sequence[StepRow]:
         """Read the stage's steps."""
         async with self.transactions() as tx:
-            return await read_steps(tx, self.job.run_id, self.job.stage_id)
+            return await read_steps(tx, self.job.run_id, self.job.stage_id, self.scope.blobs)
 
 
 async def claim_named(command: JobExecute, worker_id: str, tx: TenantTransaction, scope: Scope) -> LeasedJob | GhostJob:
@@ -187,7 +188,8 @@ async def claim_named(command: JobExecute, worker_id: str, tx: TenantTransaction
             return GhostJob(command.run_id, command.stage_id, "orphan")
         raise JobNotAvailableError(command.run_id, command.stage_id)
     changes = Changes()
-    stages = (await load_stages(tx, [run.run_id]))[run.run_id]
+    (row,) = await with_inputs(scope.blobs, tx, [row])
+    stages = (await load_stages(tx, [run.run_id], scope.blobs))[run.run_id]
     draft = draft_of(row, changes, stages, scope)
     # Its caller may not beat at all while the body runs.
     margin = max(scope.limits.replay_margin, scope.limits.stale_lease_threshold)

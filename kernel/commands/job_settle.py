@@ -99,7 +99,7 @@ class SettleBatch:
     stages: dict[UUID, dict[str, StageRow]]
     leases: LeaseBudget
     waited: dict[tuple[UUID, str], list[Row]]
-    changes: Changes = field(default_factory=Changes)
+    changes: Changes
     drafts: dict[UUID, RunDraft] = field(default_factory=dict[UUID, RunDraft])
 
     def draft(self, job: LeasedJob) -> RunDraft:
@@ -137,7 +137,8 @@ async def job_settle(command: JobSettle, tx: TenantTransaction, scope: Scope) ->
     await recall_attempts(tx, fenced.runs.values())
     leases = LeaseBudget(command.worker_id, command.lease_ahead)
     waited = await _waited_steps(command, tx)
-    batch = SettleBatch(fenced, await load_stages(tx, _runs_to_read(command, fenced)), leases, waited)
+    stages = await load_stages(tx, _runs_to_read(command, fenced), scope.blobs)
+    batch = SettleBatch(fenced, stages, leases, waited, Changes(scope.blobs))
     answers = tuple(settle_one(item, batch) for item in command.settlements)
     await batch.changes.write(tx)
     if lines := _news(command, answers, fenced):

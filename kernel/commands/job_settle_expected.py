@@ -12,9 +12,11 @@ from typing import ClassVar
 
 import orjson
 
+from kernel.blobs import INLINE_BYTES, is_large
+from kernel.changes import Changes
 from kernel.command import Command, Scope, handles
 from kernel.commands.job_settle import NOTHING_SAID, SettleBatch, Settled, Settlement, settle_one
-from kernel.commands.step_write import encode_ops
+from kernel.commands.step_write import encode_ops, has_large_result
 from kernel.draft import LeaseBudget
 from kernel.execution.outcome import StageCompleted
 from kernel.fencing import Fenced, Hold
@@ -49,24 +51,26 @@ class JobSettleExpected(Command[SettledAsExpected]):
     lease_ahead: int = 0
 
 
-def is_expectable(settlements: Sequence[Settlement]) -> bool:
+def is_expectable(settlements: Sequence[Settlement], inline_bytes: int = INLINE_BYTES) -> bool:
     """Whether the settles can be decided without a look: completed stages, each alone in its group and in its run.
 
     Stages of redriven runs count on from attempts that only a look can tell. What bodies said is no part of the
-    statement.
+    statement, and what has more than `inline_bytes` fits into no row.
     """
     runs = {item.job.run_id for item in settlements}
-    return len(runs) == len(settlements) and all(_is_plain(item) for item in settlements)
+    return len(runs) == len(settlements) and all(_is_plain(item, inline_bytes) for item in settlements)
 
 
-def _is_plain(item: Settlement) -> bool:
-    job = item.job
+def _is_plain(item: Settlement, inline_bytes: int) -> bool:
+    job, outcome = item.job, item.outcome
     return (
-        isinstance(item.outcome, StageCompleted)
+        isinstance(outcome, StageCompleted)
         and job.begun
         and not job.redrive_count
         and item.report == NOTHING_SAID
         and len(job.workflow.groups[job.placed.group - 1]) == 1
+        and not is_large(outcome.output, inline_bytes)
+        and not has_large_result(item.steps, inline_bytes)
     )
 
 
@@ -76,7 +80,7 @@ async def job_settle_expected(command: JobSettleExpected, tx: TenantTransaction,
     fenced = Fenced({}, {}, {})
     for item in command.settlements:
         _expect(item.job, command.at, fenced)
-    batch = SettleBatch(fenced, {}, LeaseBudget(command.worker_id, command.lease_ahead), {})
+    batch = SettleBatch(fenced, {}, LeaseBudget(command.worker_id, command.lease_ahead), {}, Changes())
     expected = [
         {
             "run_id": item.job.run_id,

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from kernel import payloads
+from kernel.blobs import with_inputs
 from kernel.changes import Changes
 from kernel.command import Command, Scope, handles
 from kernel.commands.due_promote import promotions
@@ -68,7 +69,7 @@ async def run_claim_pending(command: RunClaimPending, tx: TenantTransaction, sco
     if standing and standing[0]["status"] != "active":
         return RunsClaimed(())
     changes = Changes()
-    drafts = start_runs(rows, scope.registry, NO_LEASES, changes)
+    drafts = start_runs(await with_inputs(scope.blobs, tx, rows), scope.registry, NO_LEASES, changes)
     await changes.write(tx)
     return claimed_of(drafts)
 

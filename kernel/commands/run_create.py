@@ -12,6 +12,7 @@ from typing import Any, ClassVar, cast
 from uuid import UUID
 
 from kernel import payloads
+from kernel.blobs import PutAside
 from kernel.changes import encode
 from kernel.command import Command, Scope, handles
 from kernel.definition.workflow import Workflow
@@ -133,7 +134,11 @@ async def run_create(command: RunCreate, tx: TenantTransaction, scope: Scope) ->
     work = Work(tx.tenant_id, run_id, command.workflow_id, op="run.create")
     traceparent, tracestate = create_span(work, command.traceparent, command.tracestate)
     created = RunCreated(run_id, RunStatus.PENDING, version, False, now, command.run_at or now, traceparent)
-    await tx.send([_creation(request, created, tracestate)])
+    aside = PutAside(scope.blobs)
+    creation = _creation(request, created, tracestate, aside)
+    if aside.contents:
+        await scope.blobs.put(tx, aside.contents)
+    await tx.send([creation])
     return created
 
 
@@ -262,9 +267,9 @@ async def _keep_within_limits(request: _Request, run_id: UUID, admission: Row, t
         raise refusal
 
 
-def _creation(request: _Request, created: RunCreated, tracestate: str | None) -> Call:
+def _creation(request: _Request, created: RunCreated, tracestate: str | None, aside: PutAside) -> Call:
     command = request.command
-    run = {
+    run: dict[str, Any] = {
         "run_id": created.run_id,
         "workflow_id": command.workflow_id,
         "version": created.definition_version,
@@ -275,6 +280,10 @@ def _creation(request: _Request, created: RunCreated, tracestate: str | None) ->
         "traceparent": created.traceparent,
         "tracestate": tracestate,
     }
+    for column in ("input", "config"):
+        digest = aside.take(run, column)
+        if digest is not None:
+            run[f"{column}_digest"] = digest.hex()
     tags = [{"tag": tag, "run_id": created.run_id} for tag in sorted(set(command.tags))]
     arguments = {"at": created.created_at, "runs": encode([run]), "tags": encode(tags) if tags else None}
     return SQL["create"], arguments

@@ -89,7 +89,7 @@ where kept.tenant_id = :tenant_id::uuid and kept.workflow_id = :workflow_id::tex
 
 -- name: create
 -- The run, PENDING (ready at once, or at its run_at), its tags and its first event. The function's text is in the
--- migrations (0002).
+-- migrations (0013).
 select tenantry.create_runs_v1(
   :tenant_id::uuid, :at::timestamptz, :runs::text::json, :tags::text::json
 )

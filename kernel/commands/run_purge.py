@@ -14,7 +14,7 @@ from tenancy import TenantTransaction, load_sql
 SQL = load_sql(__file__)
 CHILDREN = (
     "delete_events", "delete_stages", "delete_steps", "delete_jobs", "delete_tags", "delete_logs", "delete_annotations",
-    "delete_spans", "delete_keys",
+    "delete_spans", "delete_blobs", "delete_keys",
 )  # fmt: skip
 
 

@@ -51,6 +51,11 @@ where annotation.tenant_id = :tenant_id::uuid and annotation.run_id = any(:run_i
 delete from tenantry.spans as span
 where span.tenant_id = :tenant_id::uuid and span.run_id = any(:run_ids::uuid[])
 
+-- name: delete_blobs
+-- The large payloads of purged runs.
+delete from tenantry.workflow_blobs as blob
+where blob.tenant_id = :tenant_id::uuid and blob.run_id = any(:run_ids::uuid[])
+
 -- name: delete_keys
 -- The idempotency keys of purged runs: what they answered with is gone.
 delete from tenantry.idempotency_keys as kept

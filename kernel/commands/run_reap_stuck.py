@@ -52,9 +52,9 @@ async def run_reap_stuck(command: RunReapStuck, tx: TenantTransaction, scope: Sc
         return StuckReaped(0, 0, next_after)
     (rows,) = await tx.fetch_batch([lock_runs(suspects, wait=False)])
     runs = [locked_run(row) for row in rows]
-    stages = await load_stages(tx, [run.run_id for run in runs])
+    stages = await load_stages(tx, [run.run_id for run in runs], scope.blobs)
     await recall_attempts(tx, runs)
-    changes = Changes()
+    changes = Changes(scope.blobs)
     actions = [_reap(run, stages[run.run_id], changes, scope) for run in runs]
     await changes.write(tx)
     return StuckReaped(actions.count("healed"), actions.count("failed"), next_after)

@@ -146,7 +146,7 @@ async def _redrive(command: RunRedrive, start: RedriveFrom, tx: TenantTransactio
     target = await _target(run, command.definition_version, tx, scope)
     plan = resume(run.workflow_id, target.places, stages, start)
     if target.workflow is not None and (target.version != run.version or not stages):
-        await _check_fit(run, target.workflow, [stages[place.stage_id] for place in plan.kept], tx)
+        await _check_fit(run, target.workflow, plan.kept, tx, scope)
     await recall_attempts(tx, [run])
     run.former_attempts.update((stage.stage_id, times) for stage in plan.dropped if (times := _times_begun(stage)))
     kept = {place.stage_id for place in plan.kept}
@@ -182,16 +182,19 @@ async def _target(run: LockedRun, asked: str | None, tx: TenantTransaction, scop
     return _Target(version, places, None)
 
 
-async def _check_fit(run: LockedRun, workflow: Workflow, kept: Sequence[StageRow], tx: TenantTransaction) -> None:
+async def _check_fit(
+    run: LockedRun, workflow: Workflow, kept: Sequence[Place], tx: TenantTransaction, scope: Scope
+) -> None:
     """Refuse a version for which the run's payloads were never meant, before it fails on them stage by stage."""
-    given, config = (await load_payloads(tx, [run.run_id]))[run.run_id]
+    given, config = (await load_payloads(tx, [run.run_id], scope.blobs))[run.run_id]
+    stages = (await load_stages(tx, [run.run_id], scope.blobs))[run.run_id]
     try:
         workflow.check_input_json(given)
         workflow.check_config_json(config)
-        for stage in kept:
-            placed = workflow.placed(stage.stage_id)
-            if placed is not None and stage.output is not None:
-                placed.stage.decode_output(stage.output)
+        for place in kept:
+            placed, output = workflow.placed(place.stage_id), stages[place.stage_id].output
+            if placed is not None and output is not None:
+                placed.stage.decode_output(output)
     except (InvalidRequestError, InvalidOutputError) as refused:
         message = f"the run does not fit version {workflow.definition_version!r}: {refused}"
         raise InvalidRequestError([FieldError("/definition_version", "does_not_fit", message)]) from None

@@ -7,7 +7,7 @@ from tenantry.workflow_definitions as kept
 where kept.tenant_id = :tenant_id::uuid and kept.workflow_id = :workflow_id::text and kept.version = :version::text
 
 -- name: archive
--- Keep what these stages had come to, their outputs as payloads; and, of those whose steps go (:abandoned), under which keys
+-- Keep what these stages had come to, their outputs as payloads, or their digests; and, of those whose steps go (:abandoned), under which keys
 -- effects are known outside that nobody will ask for again.
 insert into tenantry.workflow_annotations (tenant_id, run_id, stage_id, attempt, key, value, payload, created_at)
 select
@@ -40,7 +40,10 @@ select
       '[]'::json
     )
   ),
-  case when stage.output is not null then json_build_object('output', stage.output) end,
+  case
+    when stage.output is not null then json_build_object('output', stage.output)
+    when stage.status = 'COMPLETED' then json_build_object('output_digest', encode(stage.output_digest, 'hex'))
+  end,
   tenantry.now()
 from tenantry.workflow_stages as stage
 where stage.tenant_id = :tenant_id::uuid and stage.run_id = :run_id::uuid and stage.stage_id = any(:stage_ids::text[])

@@ -45,10 +45,10 @@ async def run_transition(command: RunTransition, tx: TenantTransaction, scope: S
     workflow = scope.registry.find(run.workflow_id, run.version)
     if run.status is not RunStatus.RUNNING or workflow is None:
         return RunTransitioned("noop")
-    stages = (await load_stages(tx, [run.run_id]))[run.run_id]
+    stages = (await load_stages(tx, [run.run_id], scope.blobs))[run.run_id]
     await recall_attempts(tx, [run])
     outputs = {stage.stage_id: stage.output for stage in stages.values() if stage.output is not None}
-    draft = RunDraft(run, Changes(), workflow, stages, outputs)
+    draft = RunDraft(run, Changes(scope.blobs), workflow, stages, outputs)
     decision = draft.advance(NO_LEASES)
     await draft.changes.write(tx)
     return RunTransitioned(decision.action, decision.next_group)

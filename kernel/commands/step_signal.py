@@ -1,10 +1,11 @@
 """`step.signal`: something outside tells a waiting step how it ends; also before the step, or its stage, exists."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 from uuid import UUID
 
 from kernel import payloads
+from kernel.blobs import PutAside
 from kernel.changes import Changes
 from kernel.command import Command, Scope, handles
 from kernel.draft import RunDraft
@@ -76,9 +77,12 @@ async def step_signal(command: StepSignal, tx: TenantTransaction, scope: Scope) 
         if step["status"] == "failed" or step["is_late"]:
             message = f"step {command.step_id!r} has timed out"
             raise SignalRefusedError(message)
-    await tx.execute(
-        SQL["complete"], run_id=run.run_id, stage_id=command.stage_id, step_id=command.step_id, payload=payload
-    )
+    aside = PutAside(scope.blobs)
+    completed: dict[str, Any] = {"run_id": run.run_id, "payload": payload}
+    digest = aside.take(completed, "payload")
+    if digest is not None:
+        await scope.blobs.put(tx, aside.contents)
+    await tx.execute(SQL["complete"], **completed, stage_id=command.stage_id, step_id=command.step_id, digest=digest)
     stages = (await load_stages(tx, [run.run_id]))[run.run_id]
     draft = RunDraft(run, Changes(), workflow=None, stages=stages)
     draft.emit(EventType.STEP_SIGNALLED, stage_id=command.stage_id, step_id=command.step_id)

@@ -8,13 +8,16 @@ where step.tenant_id = :tenant_id::uuid
 -- name: complete
 -- Complete the waiting step, or keep the signal for one that is still to wait; a completed one stays as it is.
 insert into tenantry.workflow_steps as step (
-  tenant_id, run_id, stage_id, step_id, kind, status, result, completed_at
+  tenant_id, run_id, stage_id, step_id, kind, status, result, result_digest, completed_at
 )
 values (
-  :tenant_id::uuid, :run_id::uuid, :stage_id::text, :step_id::text, 'signal', 'completed', :payload::text::json, tenantry.now()
+  :tenant_id::uuid, :run_id::uuid, :stage_id::text, :step_id::text, 'signal', 'completed', :payload::text::json,
+  :digest::bytea, tenantry.now()
 )
 on conflict (tenant_id, run_id, stage_id, step_id) do update
-set status = 'completed', result = excluded.result, completed_at = excluded.completed_at, updated_at = tenantry.now()
+set
+  status = 'completed', result = excluded.result, result_digest = excluded.result_digest, completed_at = excluded.completed_at,
+  updated_at = tenantry.now()
 where step.status = 'pending' and step.kind = 'signal'
 
 -- name: snapshot_stages

@@ -3,14 +3,15 @@
 An outcome needs the step's own attempt; everything else needs the stage's lease as well.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 from uuid import UUID
 
 import orjson
 
 from kernel import payloads
+from kernel.blobs import POSTGRES_BLOBS, BlobStore, PutAside, is_large, reference_to, step_results, with_contents
 from kernel.changes import Changes
 from kernel.command import Command, Scope, handles
 from kernel.draft import RunDraft
@@ -28,32 +29,44 @@ class StepWrite(Command[tuple[StepAnswer, ...]]):
     """Apply ops, each step at most once; answers come in their order.
 
     Locks the runs and waits for them only with `wait`; what somebody holds is `busy` otherwise. An outcome that comes
-    too late leaves the annotation `step.outcome_conflict`, unless the caller notes it (`notes_conflicts` false) because
-    this is all that its transaction can send.
+    too late leaves the annotation `step.outcome_conflict`, a result that is not in its row is read, unless the caller
+    sees to the `follow_up` (`follows_up` false) because this is all that its transaction can send.
     """
 
     name: ClassVar[str] = "step.write"
     ops: Sequence[StepOp]
     wait: bool = False
-    notes_conflicts: bool = True
+    follows_up: bool = True
 
 
 @handles(StepWrite)
-async def step_write(command: StepWrite, tx: TenantTransaction, _scope: Scope) -> tuple[StepAnswer, ...]:
-    """Run the one statement."""
+async def step_write(command: StepWrite, tx: TenantTransaction, scope: Scope) -> tuple[StepAnswer, ...]:
+    """Run the one statement; results that are too large for their rows follow those that were taken."""
     if not command.ops:
         return ()
-    rows = await tx.fetch_all(SQL["write"], ops=encode_ops(command.ops), wait=command.wait)
+    items = [_item(number, op) for number, op in enumerate(command.ops)]
+    aside = PutAside(scope.blobs)
+    taken = ((number, aside.take(item, "result")) for number, item in enumerate(items))
+    digests = {number: digest for number, digest in taken if digest is not None}
+    rows = await tx.fetch_all(SQL["write"], ops=orjson.dumps(items).decode(), wait=command.wait)
     answers = tuple(_answer(op, row) for op, row in zip(command.ops, rows, strict=True))
-    refused = refused_ops(command.ops, answers)
-    if refused and command.notes_conflicts:
-        await note_conflicts(refused, tx)
+    if digests:
+        await _refer(command.ops, answers, digests, aside, tx)
+    if (digests or command.follows_up) and needs_follow_up(command.ops, answers):
+        answers = await follow_up(command.ops, answers, tx, aside)
     return answers
 
 
-async def read_steps(tx: TenantTransaction, run_id: UUID, stage_id: str) -> list[StepRow]:
-    """Return every step of a stage, in the order of their first use."""
+async def read_steps(
+    tx: TenantTransaction, run_id: UUID, stage_id: str, blobs: BlobStore = POSTGRES_BLOBS
+) -> list[StepRow]:
+    """Return every step of a stage, in the order of their first use.
+
+    Raises:
+        BlobMissingError: the run was purged meanwhile, or the store has lost a result.
+    """
     rows = await tx.fetch_all(SQL["ledger"], run_id=run_id, stage_id=stage_id)
+    rows = await with_contents(blobs, tx, rows, "result")
     return [_row(row["step_id"], row) for row in rows]
 
 
@@ -62,9 +75,78 @@ def encode_ops(ops: Sequence[StepOp]) -> str:
     return orjson.dumps([_item(number, op) for number, op in enumerate(ops)]).decode()
 
 
-def refused_ops(ops: Sequence[StepOp], answers: Sequence[StepAnswer]) -> list[StepOp]:
-    """Return the outcomes that came too late for the ledger."""
-    return [op for op, answer in zip(ops, answers, strict=True) if _is_refused(op, answer)]
+def has_large_result(ops: Iterable[StepOp], inline_bytes: int) -> bool:
+    """Whether an op brings a result that is too large for its row, which takes statements of its own."""
+    return any(is_large(op.values.get("result"), inline_bytes) for op in ops)
+
+
+def needs_follow_up(ops: Sequence[StepOp], answers: Sequence[StepAnswer]) -> bool:
+    """Whether the statement has left something to do: an outcome came too late, or a result is not in its row."""
+    return any(_is_refused(*pair) or _lacks_result(*pair) for pair in zip(ops, answers, strict=True))
+
+
+async def follow_up(
+    ops: Sequence[StepOp], answers: Sequence[StepAnswer], tx: TenantTransaction, aside: PutAside
+) -> tuple[StepAnswer, ...]:
+    """Do what is left to do, and return the answers with the results that are not in their rows.
+
+    Those are read from what was put aside, or from its store. Raises:
+        BlobMissingError: the run was purged meanwhile, or the store has lost a result.
+    """
+    refused = [op for op, answer in zip(ops, answers, strict=True) if _is_refused(op, answer)]
+    if refused:
+        await _note_conflicts(refused, tx)
+    lacking = [_place(op) for op, answer in zip(ops, answers, strict=True) if _lacks_result(op, answer)]
+    results = await step_results(aside, tx, lacking)
+    return tuple(_with_result(answer, results.get(_place(op))) for op, answer in zip(ops, answers, strict=True))
+
+
+async def _refer(
+    ops: Sequence[StepOp],
+    answers: Sequence[StepAnswer],
+    digests: Mapping[int, bytes],
+    aside: PutAside,
+    tx: TenantTransaction,
+) -> None:
+    """Keep the large results whose steps are completed and have none: of those that were refused nothing is kept."""
+    taken = {n: digest for n, digest in digests.items() if _is_taken(answers[n])}
+    kept = {(ops[n].fence.run_id, digest): aside.contents[ops[n].fence.run_id, digest] for n, digest in taken.items()}
+    if kept:
+        items = [{**_name_of(ops[n]), "digest": digest.hex()} for n, digest in taken.items()]
+        await aside.store.put(tx, kept)
+        await tx.send([reference_to("refer_steps", items)])
+
+
+def _is_taken(answer: StepAnswer) -> bool:
+    row = answer.row
+    return answer.verdict in ("done", "kept") and row is not None and row.status == "completed" and row.result is None
+
+
+def _lacks_result(op: StepOp, answer: StepAnswer) -> bool:
+    """Whether a step has ended with a result that is not in its row.
+
+    What an outcome recorded is known to who asked; a sleep ends without a result.
+    """
+    row = answer.row
+    return (
+        row is not None
+        and row.status == "completed"
+        and row.result is None
+        and op.op != "outcome"
+        and row.kind != "sleep"
+    )
+
+
+def _with_result(answer: StepAnswer, result: str | None) -> StepAnswer:
+    return answer if result is None or answer.row is None else replace(answer, row=replace(answer.row, result=result))
+
+
+def _place(op: StepOp) -> tuple[UUID, str, str]:
+    return op.fence.run_id, op.fence.stage_id, op.step_id
+
+
+def _name_of(op: StepOp) -> dict[str, Any]:
+    return {"run_id": op.fence.run_id, "stage_id": op.fence.stage_id, "step_id": op.step_id}
 
 
 def _is_refused(op: StepOp, answer: StepAnswer) -> bool:
@@ -73,7 +155,7 @@ def _is_refused(op: StepOp, answer: StepAnswer) -> bool:
     return answer.verdict == "conflict" and has_happened
 
 
-async def note_conflicts(refused: Sequence[StepOp], tx: TenantTransaction) -> None:
+async def _note_conflicts(refused: Sequence[StepOp], tx: TenantTransaction) -> None:
     """Leave `step.outcome_conflict` with each stage, once: nobody else would hear of it, its settle being fenced out.
 
     Locks the runs that nobody else holds. A run that is over gets no further event.
@@ -103,9 +185,7 @@ def _item(number: int, op: StepOp) -> dict[str, Any]:
     return {
         "n": number,
         "op": op.op,
-        "run_id": op.fence.run_id,
-        "stage_id": op.fence.stage_id,
-        "step_id": op.step_id,
+        **_name_of(op),
         "job_attempt": op.fence.attempt,
         "job_started_at": op.fence.started_at,
         **op.values,

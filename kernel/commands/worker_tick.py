@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from kernel.blobs import with_inputs
 from kernel.changes import Changes
 from kernel.command import Command, Scope, handles
 from kernel.commands import job_claim, lease_reap_stale, run_claim_pending
@@ -82,7 +83,8 @@ async def worker_tick(command: WorkerTick, tx: TenantTransaction, scope: Scope) 
     started: list[RunDraft] = []
     if allowed > 0:
         resumed, ghosts = await job_claim.lease_jobs(answers["jobs"][:allowed], budget, changes, tx, scope)
-        started = run_claim_pending.start_runs(answers["runs"][: budget.left], scope.registry, budget, changes)
+        rows = await with_inputs(scope.blobs, tx, answers["runs"][: budget.left])
+        started = run_claim_pending.start_runs(rows, scope.registry, budget, changes)
     await changes.write(tx)
     runs_due, jobs_due = answers["runs_due"], answers["jobs_due"]
     return Ticked(

@@ -5,6 +5,7 @@
 select
   run.run_id, run.workflow_id, nullif(run.version, '') as version, run.status, run.priority,
   run.input::text as input, run.config::text as config, run.output::text as output, run.error::text as error,
+  run.input_digest, run.config_digest, case when run.status = 'COMPLETED' then run.output_digest end as output_digest,
   run.redrive_count, run.created_at, run.available_at as run_at, run.started_at, run.completed_at, run.traceparent,
   array(
     select tagged.tag

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from kernel.blobs import POSTGRES_BLOBS, BlobStore, with_contents
 from kernel.execution.ledger import StepKind, StepStatus
 from tenancy import TenantTransaction, load_sql
 
@@ -49,8 +50,20 @@ class StepView:
         return StepPosition(self.created_at, self.stage_id, NO_PLACE if self.seq is None else self.seq, self.step_id)
 
 
-async def step_list(tx: TenantTransaction, run_id: UUID, *, after: StepPosition = FIRST, limit: int) -> list[StepView]:
-    """Return up to `limit` steps behind the position `after`, oldest first; none for an unknown run."""
+async def step_list(
+    tx: TenantTransaction,
+    run_id: UUID,
+    *,
+    after: StepPosition = FIRST,
+    limit: int,
+    blobs: BlobStore = POSTGRES_BLOBS,
+) -> list[StepView]:
+    """Return up to `limit` steps behind the position `after`, oldest first; none for an unknown run.
+
+    Raises:
+        BlobMissingError: the run was purged between two statements, or the store has lost a result.
+    """
+    rows = await tx.fetch_all(SQL["page"], run_id=run_id, limit=limit, **after._asdict())
     return [
         StepView(
             stage_id=row["stage_id"],
@@ -67,5 +80,5 @@ async def step_list(tx: TenantTransaction, run_id: UUID, *, after: StepPosition 
             created_at=row["created_at"],
             completed_at=row["completed_at"],
         )
-        for row in await tx.fetch_all(SQL["page"], run_id=run_id, limit=limit, **after._asdict())
+        for row in await with_contents(blobs, tx, rows, "result")
     ]

@@ -3,11 +3,13 @@
 -- The page is cut before results become text, so that only those that are shown are read.
 select
   page.stage_id, page.step_id, page.seq, page.kind, page.status, page.attempt, page.external_key, page.result::text as result,
+  page.run_id, page.result_digest,
   page.error, page.lease_expires_at, page.deadline_at, page.created_at,
   page.completed_at
 from (
   select
     step.stage_id, step.step_id, step.seq, step.kind, step.status, step.attempt, step.external_key, step.result, step.error,
+    step.run_id, case when step.status = 'completed' then step.result_digest end as result_digest,
     step.lease_expires_at, step.deadline_at, step.created_at, step.completed_at, coalesce(step.seq, 2147483647) as place
   from tenantry.workflow_steps as step
   where step.tenant_id = :tenant_id::uuid and step.run_id = :run_id::uuid

@@ -1,11 +1,11 @@
 """The export of a tenant: every row it owns as JSON Lines, without secrets."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 from uuid import UUID
 
 from service.tenants import records
-from tenancy import Database, load_sql
+from tenancy import Database, Row, load_sql
 
 SQL = load_sql(__file__)
 PAGE = 100
@@ -52,6 +52,21 @@ async def export_tenant(database: Database, tenant_id: UUID) -> AsyncIterator[tu
             batches = await tx.fetch_batch([(SQL[name], {"run_ids": run_ids}) for name in _PER_RUN]) if run_ids else []
         for row in (row for batch in batches for row in batch):
             yield row["kind"], row["line"]
+        async for row in _blobs(database, tenant_id, run_ids):
+            yield row["kind"], row["line"]
         if len(run_ids) < PAGE:
             return
         after = run_ids[-1]
+
+
+async def _blobs(database: Database, tenant_id: UUID, run_ids: Sequence[UUID]) -> AsyncIterator[Row]:
+    """Yield the large payloads of runs, one in memory at a time; what was purged meanwhile is left out."""
+    if not run_ids:
+        return
+    async with database.transaction(tenant_id) as tx:
+        keys = await tx.fetch_all(SQL["blobs_of_runs"], run_ids=run_ids)
+    for key in keys:
+        async with database.transaction(tenant_id) as tx:
+            row = await tx.fetch_one(SQL["export_blob"], **key)
+        if row is not None:
+            yield row

@@ -56,8 +56,10 @@ limit :limit::int
 select 'workflow_runs' as kind, row_to_json(item)::text as line
 from (
   select
-    run_id, workflow_id, version, status, priority, available_at, input, config, output, error, redrive_count,
-    created_at, started_at, completed_at, traceparent, tracestate
+    run_id, workflow_id, version, status, priority, available_at, input, config, output, encode(input_digest, 'hex') as input_digest,
+    encode(config_digest, 'hex') as config_digest,
+    case when status = 'COMPLETED' and output is null then encode(output_digest, 'hex') end as output_digest,
+    error, redrive_count, created_at, started_at, completed_at, traceparent, tracestate
   from tenantry.workflow_runs
   where tenant_id = :tenant_id::uuid and run_id = any(:run_ids::uuid[])
   order by run_id
@@ -76,8 +78,9 @@ from (
 select 'workflow_stages' as kind, row_to_json(item)::text as line
 from (
   select
-    run_id, stage_id, group_number, number, status, attempt, max_attempts, output, error_message, next_poll_at,
-    deadline, created_at, started_at, completed_at
+    run_id, stage_id, group_number, number, status, attempt, max_attempts, output,
+    case when status = 'COMPLETED' and output is null then encode(output_digest, 'hex') end as output_digest,
+    error_message, next_poll_at, deadline, created_at, started_at, completed_at
   from tenantry.workflow_stages
   where tenant_id = :tenant_id::uuid and run_id = any(:run_ids::uuid[])
   order by run_id, number
@@ -96,8 +99,8 @@ from (
 select 'workflow_steps' as kind, row_to_json(item)::text as line
 from (
   select
-    run_id, stage_id, step_id, seq, kind, status, attempt, external_key, result, error, due_at, deadline_at, created_at,
-    completed_at
+    run_id, stage_id, step_id, seq, kind, status, attempt, external_key, result,
+    encode(result_digest, 'hex') as result_digest, error, due_at, deadline_at, created_at, completed_at
   from tenantry.workflow_steps
   where tenant_id = :tenant_id::uuid and run_id = any(:run_ids::uuid[])
   order by run_id, stage_id, step_id
@@ -138,6 +141,22 @@ from (
   from tenantry.spans
   where tenant_id = :tenant_id::uuid and run_id = any(:run_ids::uuid[])
   order by run_id, start_time, span_id
+) as item
+
+-- name: blobs_of_runs
+-- Which large payloads there are; each is read by itself.
+select blob.run_id, blob.digest
+from tenantry.workflow_blobs as blob
+where blob.tenant_id = :tenant_id::uuid and blob.run_id = any(:run_ids::uuid[])
+order by blob.run_id, blob.digest
+
+-- name: export_blob
+-- One large payload; what a run, a stage or a step names by its digest.
+select 'workflow_blobs' as kind, row_to_json(item)::text as line
+from (
+  select run_id, encode(digest, 'hex') as digest, content::json as content
+  from tenantry.workflow_blobs
+  where tenant_id = :tenant_id::uuid and run_id = :run_id::uuid and digest = :digest::bytea
 ) as item
 
 -- name: export_idempotency_keys

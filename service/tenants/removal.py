@@ -19,6 +19,7 @@ _PER_RUN: Final = (
     "delete_logs",
     "delete_annotations",
     "delete_spans",
+    "delete_blobs",
     "delete_idempotency_keys",
     "delete_runs",
 )

@@ -42,6 +42,10 @@ where annotation.tenant_id = :tenant_id::uuid and annotation.run_id = any(:run_i
 delete from tenantry.spans as span
 where span.tenant_id = :tenant_id::uuid and span.run_id = any(:run_ids::uuid[])
 
+-- name: delete_blobs
+delete from tenantry.workflow_blobs as blob
+where blob.tenant_id = :tenant_id::uuid and blob.run_id = any(:run_ids::uuid[])
+
 -- name: delete_idempotency_keys
 delete from tenantry.idempotency_keys as key
 where key.tenant_id = :tenant_id::uuid and key.run_id = any(:run_ids::uuid[])

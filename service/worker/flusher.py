@@ -17,14 +17,16 @@ from kernel import (
     JobSettleExpected,
     Kernel,
     LeasedJob,
+    PutAside,
     Settled,
     Settlement,
     StepAnswer,
     StepOp,
     StepWrite,
+    follow_up,
+    has_large_result,
     is_expectable,
-    note_conflicts,
-    refused_ops,
+    needs_follow_up,
 )
 from service.worker.clock import DatabaseClock
 from tenancy import Database
@@ -85,18 +87,20 @@ class Flusher:
 
     async def _write_steps(self, tenant_id: UUID, steps: Sequence[StepOps], *, wait: bool) -> list[Stepped]:
         ops = [op for request in steps for op in request.ops]
-        # Waiting for a lock may take longer than an opening message may.
-        async with self._database.transaction(tenant_id, in_one_message=not wait) as tx:
-            answers = await self._kernel.dispatch(StepWrite(ops, wait=wait, notes_conflicts=False), tx)
-        if refused := refused_ops(ops, answers):
+        blobs = self._kernel.scope.blobs
+        # Waiting for a lock may take longer than an opening message may; what is large follows in messages of its own.
+        is_short = not wait and not has_large_result(ops, blobs.inline_bytes)
+        async with self._database.transaction(tenant_id, in_one_message=is_short) as tx:
+            answers = await self._kernel.dispatch(StepWrite(ops, wait=wait, follows_up=not is_short), tx)
+        if is_short and needs_follow_up(ops, answers):
             async with self._database.transaction(tenant_id) as tx:
-                await note_conflicts(refused, tx)
+                answers = await follow_up(ops, answers, tx, PutAside(blobs))
         told = iter(answers)
         return [Stepped(tuple(islice(told, len(request.ops)))) for request in steps]
 
     async def _settle_expected(self, tenant_id: UUID, settlements: Sequence[Settlement]) -> Sequence[Settled] | None:
         at = self._clock.estimate()
-        if at is None or not is_expectable(settlements):
+        if at is None or not is_expectable(settlements, self._kernel.scope.blobs.inline_bytes):
             return None
         ahead = self._lease_ahead(tenant_id, len(settlements))
         command = JobSettleExpected(self._worker_id, settlements, at, lease_ahead=ahead)

@@ -17,13 +17,27 @@ from uuid import UUID
 
 from psycopg import errors as pg
 
-from kernel import Begun, Kernel, LeasedJob, Settled, Settlement, StepAnswer, StepOp, StepRow, read_steps
+from kernel import (
+    Begun,
+    Kernel,
+    LeasedJob,
+    Settled,
+    Settlement,
+    StageCompleted,
+    StepAnswer,
+    StepOp,
+    StepRow,
+    read_steps,
+)
 from service.worker.clock import DatabaseClock
 from service.worker.flusher import Answer, Flusher, Request, StepOps, Stepped
 from tenancy import CommitOutcomeUnknownError, Database, DatabaseUnavailableError
 
 logger = logging.getLogger(__name__)
 BATCH = 100
+# The most that the payloads of one flush measure together, unless one item alone has more: each item waits for all of
+# them to be written, with the runs' locks held, and a parameter of a statement holds 1 GB at most.
+BATCH_CHARACTERS = 16 * 1024 * 1024
 # While one flush of a tenant waits for the disk, a second one can be executed; more only queue at the server.
 LANES = 2
 LANE_BATCH = 16
@@ -135,7 +149,7 @@ class LedgerWriter:
     async def _drain(self, key: tuple[UUID, bool], queue: _Queue) -> None:
         try:
             while queue.items:
-                batch = [queue.items.popleft() for _ in range(min(BATCH, len(queue.items)))]
+                batch = _take_batch(queue.items)
                 await self._flush(key[0], batch, queue)
         finally:
             queue.flushes -= 1
@@ -224,6 +238,28 @@ class StepLedger:
     async def read(self) -> Sequence[StepRow]:
         """Read the stage's steps."""
         return await self.writer.read_steps(self.tenant_id, self.job)
+
+
+def _take_batch(items: deque[_Item]) -> list[_Item]:
+    """Take the next items, up to a number of them and, beyond the first, a size of their payloads."""
+    batch: list[_Item] = []
+    characters = 0
+    while items and len(batch) < BATCH:
+        characters += _characters(items[0].request)
+        if batch and characters > BATCH_CHARACTERS:
+            break
+        batch.append(items.popleft())
+    return batch
+
+
+def _characters(request: Request) -> int:
+    """Return how long the payloads are that a request writes."""
+    if isinstance(request, LeasedJob):
+        return 0
+    ops = request.ops if isinstance(request, StepOps) else request.steps
+    results = sum(len(op.values.get("result") or "") for op in ops)
+    outcome = request.outcome if isinstance(request, Settlement) else None
+    return results + (len(outcome.output) if isinstance(outcome, StageCompleted) else 0)
 
 
 def _resolve(item: _Item, answer: Answer) -> None:

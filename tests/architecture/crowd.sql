@@ -51,4 +51,8 @@ insert into tenantry.spans (tenant_id, run_id, start_time, span_id, trace_id, na
 select runs.tenant_id, runs.run_id, now(), number, 'trace', 'job.execute', 'CONSUMER', now()
 from tenantry.workflow_runs as runs, generate_series(1, 3) as number;
 
+insert into tenantry.workflow_blobs (tenant_id, run_id, digest, content)
+select runs.tenant_id, runs.run_id, sha256(number::text::bytea), number::text
+from tenantry.workflow_runs as runs, generate_series(1, 2) as number;
+
 analyze

@@ -22,7 +22,7 @@ PLANNED = (sql_ast.SelectStmt, sql_ast.InsertStmt, sql_ast.UpdateStmt, sql_ast.D
 # Tables that grow without end or change all the time: read by index, always.
 HOT = {
     "workflow_runs", "workflow_run_tags", "workflow_stages", "job_queue", "outbox_events", "idempotency_keys",
-    "workflow_logs", "workflow_annotations", "workflow_steps", "spans",
+    "workflow_logs", "workflow_annotations", "workflow_steps", "workflow_blobs", "spans",
 }  # fmt: skip
 MIGRATION_TABLE = "alembic_version"
 TENANTS_OWN = re.compile(r"\btenant_id\s*=\s*(any\s*\(\s*)?:tenant_id::uuid", re.IGNORECASE)

@@ -1,6 +1,7 @@
 """Bodies, retries and whole runs inside a caller's own transaction, on every connection a caller may bring."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -29,6 +30,7 @@ from kernel import (
     workflow,
 )
 from kernel.queries.run_events import run_events
+from kernel.queries.run_get import run_get
 from kernel.queries.run_logs import run_logs
 from tenancy import TenantTransaction
 from tests.support import factories
@@ -65,6 +67,25 @@ def opener(request: pytest.FixtureRequest) -> Opener:
 async def app_url(database_urls: DatabaseUrls, superuser: psycopg.AsyncConnection) -> str:
     await superuser.execute(ROLES)
     return database_urls.straight("app")
+
+
+async def test_large_payloads_come_and_go_on_every_connection(
+    app_url: str, opener: Opener, tenant: UUID, look: Look
+) -> None:
+    @stage("double")
+    async def double(ctx: StageContext, given: str) -> Any:
+        return await ctx.step.run("twice", lambda: [given, given])
+
+    kernel = Kernel(Registry([workflow("double", input=str).pipe(double).build()]))
+    given = "ä" * 200_000
+    async with opener(app_url) as connection:
+        tx = await tenancy.bind(connection, tenant)
+        created = await kernel.dispatch(RunCreate("double", given), tx)
+        assert (await kernel.bound_to(tx).run_to_completion(created.run_id)).outcome == "completed"
+        view = await run_get(tx, created.run_id)
+    assert view is not None
+    assert (json.loads(view.input), json.loads(view.output or "")) == (given, [given, given])
+    assert len(await look("select digest from tenantry.workflow_blobs where tenant_id = %s", tenant)) == 2
 
 
 async def test_a_whole_run_happens_within_the_callers_transaction(

@@ -1,9 +1,11 @@
 """`tenantry.enqueue()`: what SQL starts is what `run.create` starts, from any driver and under the bound tenant."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from hashlib import sha256
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -11,7 +13,9 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from kernel import RunCancel, RunCreate, RunStatus
+from kernel import RunCancel, RunClaimPending, RunCreate, RunStatus
+from kernel.blobs import INLINE_BYTES
+from kernel.queries.run_get import run_get
 from tenancy import Database
 from tests.support import factories
 from tests.support.environment import DatabaseUrls
@@ -170,6 +174,34 @@ async def test_a_bad_argument_is_22023_and_writes_nothing(
             await enqueue(sql, **given)
     assert refused.value.sqlstate == "22023"
     assert await look("select 1 from tenantry.idempotency_keys where tenant_id = %s", tenant) == []
+
+
+async def test_sql_and_python_keep_payloads_in_rows_up_to_the_same_size(look: Look) -> None:
+    assert await look("select tenantry.inline_payload_bytes() as bytes") == [{"bytes": INLINE_BYTES}]
+
+
+async def test_a_large_input_and_config_are_kept_as_run_create_keeps_them(
+    session: Open, hand: HandWorker, look: Look
+) -> None:
+    given, config = ["ä" * 131_073], {"first": {"table": "x" * 300_000}}
+    async with session() as sql:
+        run_id = await enqueue(sql, "large", "chain", json.dumps(given), config=json.dumps(config))
+        small_id = await enqueue(sql, "small", "chain", json.dumps(["ä" * 131_070]))
+    rows = await look("select * from tenantry.workflow_blobs where run_id = any(%s)", [run_id, small_id])
+    assert {row["run_id"] for row in rows} == {run_id}
+    assert {sha256(row["content"].encode()).digest(): json.loads(row["content"]) for row in rows} == {
+        row["digest"]: given if row["content"].startswith("[") else config for row in rows
+    }
+    (run,) = await look("select * from tenantry.workflow_runs where run_id = %s", run_id)
+    assert (run["input"], run["config"]) == (None, None)
+    assert {run["input_digest"], run["config_digest"]} == {row["digest"] for row in rows}
+    async with hand.transaction() as tx:
+        view = await run_get(tx, run_id)
+        claimed = await hand.kernel.dispatch(RunClaimPending("hand"), tx)
+    assert view is not None
+    assert (json.loads(view.input), json.loads(view.config)) == (given, config)
+    # Looked at whole when it is claimed: no number, so refused.
+    assert set(claimed.refused) == {run_id, small_id}
 
 
 async def test_without_a_tenant_it_is_refused(database_urls: DatabaseUrls) -> None:

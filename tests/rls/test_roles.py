@@ -21,6 +21,7 @@ TENANTS_LIMITS = {
     "outbox_events": {"select", "insert", "delete"},
     "spans": {"select", "insert", "delete"},
     "audit_log": {"select", "insert", "delete"},
+    "workflow_blobs": {"select", "insert", "delete"},
 }
 
 

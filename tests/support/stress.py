@@ -189,6 +189,21 @@ async def _hang(ctx: StageContext, ladder: Ladder, gap: int) -> None:
         await asyncio.Event().wait()
 
 
+@stage("bulky", max_attempts=20)
+async def bulky(ctx: StageContext, ladder: Ladder) -> dict[str, Any]:
+    """Return what two large steps made; the first execution hangs after them."""
+    parts = [await ctx.step.run(name, partial(_part, ctx, ladder, name), lease=ladder.lease) for name in ("a", "b")]
+    await ctx.step.run("small", lambda: None, lease=ladder.lease)
+    await _hang(ctx, ladder, 0)
+    return {"parts": parts}
+
+
+def _part(ctx: StageContext[Any], ladder: Ladder, name: str) -> str:
+    with Path(ladder.diary).open("a") as diary:
+        diary.write(f"part {ctx.run_id} {name}\n")
+    return name * (5 * 1024 * 1024)
+
+
 async def _is_wanted(ctx: StageContext) -> bool:
     return bool(ctx.input.is_wanted)
 
@@ -251,6 +266,7 @@ REGISTRY = Registry(
         workflow("choosy", input=Task).pipe(choosy).pipe(three).build(),
         workflow("unanswered", input=Task).pipe(unanswered).build(),
         workflow("climb", input=Ladder).pipe(climb).build(),
+        workflow("bulky", input=Ladder).pipe(bulky).build(),
         workflow("dozing", input=Task).pipe(dozing).build(),
         workflow("odd", input=Oddity).pipe(odd).build(),
         workflow("odd_thread", input=Oddity).pipe(odd_thread).build(),

@@ -22,6 +22,7 @@ from kernel import (
     Settlement,
     StageCompleted,
     StageFailed,
+    StepOp,
     is_expectable,
 )
 from kernel.execution.journal import Annotation
@@ -196,6 +197,10 @@ async def test_what_needs_a_look_is_not_expectable(hand: HandWorker) -> None:
     assert not is_expectable([Settlement(chain, DONE), Settlement(chain, DONE)])
     assert not is_expectable([Settlement(replace(chain, begun=False), DONE)])
     assert not is_expectable([Settlement(replace(chain, redrive_count=1), DONE)])
+    assert not is_expectable([Settlement(chain, DONE)], inline_bytes=1)
+    result = StepOp("outcome", chain.fence, "step", {"result": "[1, 2, 3, 4, 5]"})
+    assert is_expectable([Settlement(chain, DONE, steps=(result,))], inline_bytes=15)
+    assert not is_expectable([Settlement(chain, DONE, steps=(result,))], inline_bytes=14)
     for fanned in (job for job in jobs if job.workflow.id == "fan"):
         assert not is_expectable([Settlement(fanned, DONE)])
 

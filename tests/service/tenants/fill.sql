@@ -57,6 +57,10 @@ select tenant_id, run_id, 'k', '1' from tenantry.workflow_runs where tenant_id =
 insert into tenantry.workflow_steps (tenant_id, run_id, stage_id, step_id, kind, status)
 select tenant_id, run_id, 's', 'step', 'run', 'completed' from tenantry.workflow_runs where tenant_id = :tenant_id::uuid
 
+-- name: blobs
+insert into tenantry.workflow_blobs (tenant_id, run_id, digest, content)
+select tenant_id, run_id, sha256('[1]'), '[1]' from tenantry.workflow_runs where tenant_id = :tenant_id::uuid
+
 -- name: definitions
 insert into tenantry.workflow_definitions (tenant_id, workflow_id, version, structure_hash, snapshot)
 values (:tenant_id::uuid, 'w', 'v', 'h', '{}')

@@ -1,0 +1,311 @@
+"""Payloads too large for their rows: kept once for their run, found again by every reader, gone with the run."""
+
+import json
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from kernel import (
+    BlobKey,
+    BlobMissingError,
+    JobExecute,
+    Kernel,
+    KernelLimits,
+    LeasedJob,
+    PayloadTooLargeError,
+    PostgresBlobs,
+    Registry,
+    RunCreate,
+    RunPurge,
+    RunTransition,
+    StageCompleted,
+    StageContext,
+    stage,
+    workflow,
+)
+from kernel.blobs import INLINE_BYTES, POSTGRES_BLOBS
+from kernel.queries.run_get import RunView, run_get
+from kernel.queries.run_list import RunFilter, run_list
+from tenancy import Database, TenantTransaction, load_sql
+from tests.support.looking import Look
+from tests.support.workflows import HandWorker
+
+SQL = load_sql(__file__)
+LARGE = "ä" * (INLINE_BYTES // 2)
+LARGEST = '"' + "x" * (5 * 1024 * 1024) + '"'
+
+
+@stage("echo")
+async def echo(ctx: StageContext, given: Any) -> Any:
+    return given
+
+
+@stage("again")
+async def again(ctx: StageContext, given: Any) -> Any:
+    return given
+
+
+@stage("left")
+async def left(ctx: StageContext, given: Any) -> Any:
+    return {"left": given}
+
+
+@stage("right")
+async def right(ctx: StageContext, given: Any) -> Any:
+    return given
+
+
+@stage("require", requires=[echo])
+async def require(ctx: StageContext) -> Any:
+    return {"first": ctx.require(echo), "input": ctx.input}
+
+
+WORKFLOWS = Registry(
+    [
+        workflow("echo", input=Any).pipe(echo).build(),
+        workflow("chain", input=Any).pipe(echo).pipe(again).build(),
+        workflow("fan", input=Any).parallel(left, right).build(),
+        workflow("require", input=Any).pipe(echo).pipe(require).build(),
+    ]
+)
+
+
+def text_of(size: int) -> str:
+    """Return a string whose JSON text has `size` bytes."""
+    return "x" * (size - 2)
+
+
+@pytest.fixture
+def worker(database: Database, tenant: UUID) -> HandWorker:
+    return HandWorker(database, tenant, WORKFLOWS)
+
+
+async def create(worker: HandWorker, name: str, given: object, **options: Any) -> UUID:
+    async with worker.transaction() as tx:
+        return (await worker.kernel.dispatch(RunCreate(name, given, **options), tx)).run_id
+
+
+async def settle_all(worker: HandWorker) -> None:
+    """Play the bodies: every stage answers with what it is given."""
+    while jobs := await worker.tick():
+        for job in jobs:
+            await worker.settle(job, StageCompleted(job.input))
+
+
+async def complete(worker: HandWorker, name: str, given: object, **options: Any) -> UUID:
+    run_id = await create(worker, name, given, **options)
+    async with worker.transaction() as tx:
+        assert (await worker.kernel.bound_to(tx).run_to_completion(run_id)).outcome == "completed"
+    return run_id
+
+
+async def view_of(worker: HandWorker, run_id: UUID) -> RunView:
+    async with worker.transaction() as tx:
+        view = await run_get(tx, run_id)
+    assert view is not None
+    return view
+
+
+async def blobs_of(look: Look, run_id: UUID) -> list[str]:
+    rows = await look("select content from tenantry.workflow_blobs where run_id = %s order by length(content)", run_id)
+    return [row["content"] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_large"),
+    [(text_of(INLINE_BYTES), False), (text_of(INLINE_BYTES + 1), True), (LARGE, True)],
+    ids=["at the limit", "one beyond", "beyond in bytes only"],
+)
+async def test_a_payload_stays_in_its_row_up_to_the_limit_in_bytes_and_not_one_beyond(
+    worker: HandWorker, look: Look, text: str, *, is_large: bool
+) -> None:
+    run_id = await complete(worker, "echo", text)
+
+    assert await blobs_of(look, run_id) == ([json.dumps(text, ensure_ascii=False)] if is_large else [])
+    (run,) = await look("select * from tenantry.workflow_runs where run_id = %s", run_id)
+    (row,) = await look("select * from tenantry.workflow_stages where run_id = %s", run_id)
+    digests = {run["input_digest"], run["output_digest"], row["output_digest"]}
+    assert [run["input"], run["output"], row["output"]] == [None if is_large else text] * 3
+    assert len(digests) == 1
+    assert (digests == {None}) is not is_large
+    view = await view_of(worker, run_id)
+    assert json.loads(view.input) == json.loads(view.output or "") == text
+
+
+@pytest.mark.parametrize("given", [None, False, 0, "", [], {}, "null"])
+async def test_what_is_small_or_falsy_is_where_it_always_was(worker: HandWorker, look: Look, given: object) -> None:
+    run_id = await complete(worker, "echo", given)
+    (row,) = await look(
+        "select run.input::text, run.output::text, stage.output::text as made, run.output_digest,"
+        " (select count(*) from tenantry.workflow_blobs as blob where blob.run_id = run.run_id) as blobs"
+        " from tenantry.workflow_runs as run join tenantry.workflow_stages as stage using (tenant_id, run_id)"
+        " where run_id = %s",
+        run_id,
+    )
+    text = json.dumps(given, separators=(",", ":"))
+    assert row == {"input": text, "output": text, "made": text, "output_digest": None, "blobs": 0}
+
+
+async def test_five_megabytes_pass_a_chain_byte_for_byte_and_are_kept_once(worker: HandWorker, look: Look) -> None:
+    run_id = await create(worker, "chain", json.loads(LARGEST))
+    await settle_all(worker)
+    view = await view_of(worker, run_id)
+    assert view.input == view.output == LARGEST
+    assert await blobs_of(look, run_id) == [LARGEST]
+
+
+async def test_a_config_may_be_large_too(worker: HandWorker, look: Look) -> None:
+    config = {"echo": {"table": LARGE}}
+    run_id = await create(worker, "echo", LARGE, config=config)
+    (job,) = await worker.tick()
+    assert json.loads(job.run_config) == config
+    assert json.loads((await view_of(worker, run_id)).config) == config
+    assert len(await blobs_of(look, run_id)) == 2
+
+
+async def test_a_parallel_group_is_put_together_from_what_is_kept(worker: HandWorker, look: Look) -> None:
+    run_id = await complete(worker, "fan", LARGE)
+    view = await view_of(worker, run_id)
+    assert json.loads(view.output or "") == {"left": {"left": LARGE}, "right": LARGE}
+    # The input is the right one's output; the left one's and the run's are their own.
+    assert len(await blobs_of(look, run_id)) == 3
+
+
+async def test_a_transition_by_itself_finds_the_outputs(worker: HandWorker, look: Look, superuser: Any) -> None:
+    run_id = await create(worker, "echo", LARGE)
+    (job,) = await worker.tick()
+    await worker.settle(job, StageCompleted(job.input))
+    # As a crash of another release could leave it: all stages are done, the run is not.
+    await superuser.execute(
+        "update tenantry.workflow_runs set status = 'RUNNING', completed_at = null, output_digest = null"
+        " where run_id = %s",
+        [run_id],
+    )
+    async with worker.transaction() as tx:
+        assert (await worker.kernel.dispatch(RunTransition(run_id), tx)).action == "completed"
+    assert json.loads((await view_of(worker, run_id)).output or "") == LARGE
+
+
+async def test_a_body_is_given_what_is_kept_also_after_its_worker_died(worker: HandWorker, look: Look) -> None:
+    run_id = await create(worker, "require", LARGE)
+    (first,) = await worker.tick()
+    await worker.settle(first, StageCompleted(first.input))
+    second: tuple[LeasedJob, ...] = await worker.tick()
+    # Its lease lapses, and another worker, which has held nothing of this in its memory, takes the job over.
+    assert await worker.tick(offset=timedelta(seconds=400)) == ()
+    async with worker.transaction(timedelta(seconds=400)) as tx:
+        done = await Kernel(WORKFLOWS).dispatch(JobExecute(run_id, second[0].stage_id), tx)
+    assert done.output == {"first": LARGE, "input": LARGE}
+    assert json.loads((await view_of(worker, run_id)).output or "") == {"first": LARGE, "input": LARGE}
+
+
+async def test_a_digest_that_is_left_over_means_nothing(worker: HandWorker, superuser: Any) -> None:
+    run_id = await complete(worker, "echo", LARGE)
+    await superuser.execute("update tenantry.workflow_runs set status = 'RUNNING' where run_id = %s", [run_id])
+    assert (await view_of(worker, run_id)).output is None
+    await superuser.execute(
+        "update tenantry.workflow_runs set status = 'COMPLETED', output = '1' where run_id = %s", [run_id]
+    )
+    assert (await view_of(worker, run_id)).output == "1"
+
+
+async def test_lists_of_runs_read_no_payload(worker: HandWorker, superuser: Any) -> None:
+    run_id = await complete(worker, "echo", LARGE)
+    await superuser.execute("delete from tenantry.workflow_blobs where run_id = %s", [run_id])
+    async with worker.transaction() as tx:
+        assert [run.run_id for run in await run_list(tx, RunFilter(), limit=10)] == [run_id]
+        with pytest.raises(BlobMissingError):
+            await run_get(tx, run_id)
+
+
+async def test_no_tenant_reads_another_ones(worker: HandWorker, database: Database, other_tenant: UUID) -> None:
+    run_id = await complete(worker, "echo", LARGE)
+    async with worker.transaction() as tx:
+        row = await tx.fetch_one(SQL["digest"], run_id=run_id)
+        assert row is not None
+        key: BlobKey = (run_id, row["output_digest"])
+        assert set(await POSTGRES_BLOBS.get(tx, [key])) == {key}
+    async with database.transaction(other_tenant) as tx:
+        assert await POSTGRES_BLOBS.get(tx, [key]) == {}
+        # Nor can it hide one from its owner: the key begins with the tenant.
+        await POSTGRES_BLOBS.put(tx, {key: "mine"})
+    assert json.loads((await view_of(worker, run_id)).output or "") == LARGE
+
+
+async def test_purge_leaves_no_payload(worker: HandWorker, look: Look) -> None:
+    run_id = await complete(worker, "chain", LARGE)
+    kept = await complete(worker, "chain", LARGE)
+    async with worker.transaction() as tx:
+        purge = RunPurge(datetime.now(UTC) + timedelta(days=1), limit=1)
+        assert (await worker.kernel.dispatch(purge, tx)).run_ids == (run_id,)
+    assert await blobs_of(look, run_id) == []
+    assert len(await blobs_of(look, kept)) == 1
+
+
+async def test_the_hard_limit_counts_the_whole_payload(database: Database, tenant: UUID, look: Look) -> None:
+    kernel = Kernel(WORKFLOWS, limits=KernelLimits(max_payload_bytes=2 * INLINE_BYTES))
+    async with database.transaction(tenant) as tx:
+        with pytest.raises(PayloadTooLargeError):
+            await kernel.dispatch(RunCreate("echo", text_of(2 * INLINE_BYTES)), tx)
+    assert await look("select from tenantry.workflow_blobs where tenant_id = %s", tenant) == []
+
+
+async def test_a_transaction_that_rolls_back_keeps_nothing(database: Database, tenant: UUID, look: Look) -> None:
+    async def undone() -> None:
+        async with database.transaction(tenant) as tx:
+            run_id = (await Kernel(WORKFLOWS).dispatch(RunCreate("chain", LARGE), tx)).run_id
+            assert (await Kernel(WORKFLOWS).bound_to(tx).run_to_completion(run_id)).outcome == "completed"
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await undone()
+    assert await look("select from tenantry.workflow_blobs where tenant_id = %s", tenant) == []
+
+
+async def test_the_threshold_is_the_stores(database: Database, tenant: UUID, look: Look) -> None:
+    async with database.transaction(tenant) as tx:
+        kernel = Kernel(WORKFLOWS, blobs=PostgresBlobs(inline_bytes=10))
+        run_id = (await kernel.dispatch(RunCreate("echo", {"words": "more than ten"}), tx)).run_id
+        await kernel.bound_to(tx).run_to_completion(run_id)
+        other_id = (await kernel.dispatch(RunCreate("echo", [1]), tx)).run_id
+        await kernel.bound_to(tx).run_to_completion(other_id)
+    assert await blobs_of(look, run_id) == ['{"words":"more than ten"}']
+    assert await blobs_of(look, other_id) == []
+
+
+class Shelf:
+    """A store outside of Postgres, as small as one can be."""
+
+    inline_bytes = 10
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple[UUID, BlobKey], str] = {}
+
+    async def put(self, tx: TenantTransaction, contents: Mapping[BlobKey, str]) -> None:
+        self.kept.update({(tx.tenant_id, key): content for key, content in contents.items()})
+
+    async def get(self, tx: TenantTransaction, keys: Collection[BlobKey]) -> Mapping[BlobKey, str]:
+        return {key: self.kept[tx.tenant_id, key] for key in keys if (tx.tenant_id, key) in self.kept}
+
+
+async def test_another_store_takes_the_place_of_the_table(database: Database, tenant: UUID, look: Look) -> None:
+    shelf = Shelf()
+    kernel = Kernel(WORKFLOWS, blobs=shelf)
+    async with database.transaction(tenant) as tx:
+        run_id = (await kernel.dispatch(RunCreate("fan", "more than ten"), tx)).run_id
+        assert (await kernel.bound_to(tx).run_to_completion(run_id)).outcome == "completed"
+        view = await run_get(tx, run_id, shelf)
+    assert view is not None
+    assert json.loads(view.output or "") == {"left": {"left": "more than ten"}, "right": "more than ten"}
+    assert len(shelf.kept) == 3
+    assert await blobs_of(look, run_id) == []
+
+
+async def test_what_the_store_has_lost_is_said(database: Database, tenant: UUID) -> None:
+    async with database.transaction(tenant) as tx:
+        run_id = (await Kernel(WORKFLOWS).dispatch(RunCreate("echo", LARGE), tx)).run_id
+        with pytest.raises(BlobMissingError, match=str(run_id)):
+            await run_get(tx, run_id, Shelf())

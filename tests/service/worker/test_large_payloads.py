@@ -1,0 +1,84 @@
+"""A worker among large payloads: many at once, results that were there before, and neighbours that have none."""
+
+import json
+from collections import Counter
+from typing import Any
+from uuid import UUID
+
+from kernel import Registry, RunCreate, StageContext, StepSignal, stage, workflow
+from kernel.queries.run_get import run_get
+from tests.support import hosts
+from tests.support.arena import Arena
+from tests.support.looking import Look
+from tests.support.workflows import HandWorker
+
+
+@stage("grow")
+async def grow(ctx: StageContext, n: int) -> list[str]:
+    return [f"{n:08}" * (5 * 1024 * 1024 // 8)]
+
+
+async def test_many_large_results_at_once_are_all_written(ring: Arena, look: Look, tenant: UUID) -> None:
+    registry = Registry([workflow("grow", input=int).pipe(grow).build()])
+    hand = HandWorker(ring.database, tenant, registry)
+    run_ids = [await _create(hand, number) for number in range(16)]
+    async with hosts.running(hosts.settings(ring.urls), registry):
+        assert await ring.all_over(60) == {"COMPLETED": len(run_ids)}
+    rows = await look("select run_id, content from tenantry.workflow_blobs where tenant_id = %s", tenant)
+    assert {row["run_id"]: json.loads(row["content"])[0][:8] for row in rows} == {
+        run_id: f"{number:08}" for number, run_id in enumerate(run_ids)
+    }
+    await ring.assert_settled_once()
+
+
+async def _create(hand: HandWorker, number: int) -> UUID:
+    async with hand.transaction() as tx:
+        return (await hand.kernel.dispatch(RunCreate("grow", number), tx)).run_id
+
+
+TOLD = ["t" * (5 * 1024 * 1024)]
+
+
+@stage("hear")
+async def hear(ctx: StageContext) -> Any:
+    return await ctx.step.wait_for_signal("told", timeout="1h")
+
+
+async def test_a_large_signal_that_came_before_its_stage_is_heard(ring: Arena, tenant: UUID) -> None:
+    registry = Registry([workflow("hear", input=int).pipe(hear).build()])
+    hand = HandWorker(ring.database, tenant, registry)
+    async with hand.transaction() as tx:
+        run_id = (await hand.kernel.dispatch(RunCreate("hear", 1), tx)).run_id
+        await hand.kernel.dispatch(StepSignal(run_id, "hear", "told", TOLD), tx)
+    async with hosts.running(hosts.settings(ring.urls), registry):
+        assert await ring.all_over(30) == {"COMPLETED": 1}
+    async with hand.transaction() as tx:
+        view = await run_get(tx, run_id)
+    assert view is not None
+    assert json.loads(view.output or "") == TOLD
+    # What the step, the stage and the run have in common is there once.
+    assert len(await ring.rows("select digest from tenantry.workflow_blobs where tenant_id = %(tenant)s")) == 1
+    assert (await ring.events())["stage:suspended"] == 0
+
+
+@stage("pick")
+async def pick(ctx: StageContext, size: int) -> str:
+    return await ctx.step.run("picked", lambda: "x" * size)
+
+
+async def test_large_and_small_ones_share_a_worker(ring: Arena, tenant: UUID) -> None:
+    registry = Registry([workflow("pick", input=int).pipe(pick).build()])
+    hand = HandWorker(ring.database, tenant, registry)
+    sizes = [10, 400_000] * 10
+    async with hand.transaction() as tx:
+        ids = [(await hand.kernel.dispatch(RunCreate("pick", size), tx)).run_id for size in sizes]
+    async with hosts.running(hosts.settings(ring.urls), registry):
+        assert await ring.all_over(30) == {"COMPLETED": len(sizes)}
+    found: Counter[int] = Counter()
+    async with hand.transaction() as tx:
+        for run_id in ids:
+            view = await run_get(tx, run_id)
+            assert view is not None
+            found[len(json.loads(view.output or ""))] += 1
+    assert found == {10: 10, 400_000: 10}
+    await ring.assert_settled_once()
