@@ -14,7 +14,7 @@ from uuid import UUID
 
 import orjson
 
-from kernel.errors import BlobMissingError
+from kernel.errors import BlobMissingError, RunNotFoundError
 from tenancy import Call, Row, TenantTransaction, load_sql
 
 SQL = load_sql(__file__)
@@ -106,15 +106,33 @@ async def fetch(store: BlobStore, tx: TenantTransaction, keys: Iterable[BlobKey]
     """Return the payloads of all keys; asks nobody when there are none.
 
     Raises:
-        BlobMissingError: one is not there: its run was purged since the reference was read, or the store has lost it.
+        RunNotFoundError: a run was purged since the reference to its payload was read.
+        BlobMissingError: the store has lost one.
     """
     wanted = set(keys)
+    found = await _fetch_existing(store, tx, wanted)
+    for run_id, _ in wanted - found.keys():
+        raise RunNotFoundError(run_id)
+    return found
+
+
+async def _fetch_existing(
+    store: BlobStore, tx: TenantTransaction, wanted: Collection[BlobKey]
+) -> Mapping[BlobKey, str]:
+    """Return the payloads without those of runs that were purged since the references were read.
+
+    A purge takes a run and its payloads in one transaction: where a payload is missing, a later statement tells which.
+    """
     if not wanted:
         return {}
     found = await store.get(tx, wanted)
-    for run_id, digest in wanted:
-        if (run_id, digest) not in found:
-            raise BlobMissingError(run_id, digest.hex())
+    missing = sorted(key for key in wanted if key not in found)
+    if missing:
+        rows = await tx.fetch_all(SQL["existing"], run_ids=[run_id for run_id, _ in missing])
+        existing = {row["run_id"] for row in rows}
+        for run_id, digest in missing:
+            if run_id in existing:
+                raise BlobMissingError(run_id, digest.hex())
     return found
 
 
@@ -147,7 +165,7 @@ async def step_results(
 ) -> Mapping[tuple[UUID, str, str], str]:
     """Return those results of (run, stage, step) that are not in their rows, from what was put aside or from its store.
 
-    Raises:
+    Steps that are gone, with their run or by a redrive, are left out. Raises:
         BlobMissingError: the store has lost one.
     """
     items = [{"run_id": run_id, "stage_id": stage_id, "step_id": step_id} for run_id, stage_id, step_id in steps]
@@ -156,9 +174,11 @@ async def step_results(
     section, arguments = reference_to("digests_of_steps", items)
     rows = await tx.fetch_all(section, **arguments)
     keys = {(row["run_id"], row["result_digest"]) for row in rows}
-    contents = {**aside.contents, **await fetch(aside.store, tx, keys - aside.contents.keys())}
+    contents = {**aside.contents, **await _fetch_existing(aside.store, tx, keys - aside.contents.keys())}
     return {
-        (row["run_id"], row["stage_id"], row["step_id"]): contents[row["run_id"], row["result_digest"]] for row in rows
+        (row["run_id"], row["stage_id"], row["step_id"]): contents[row["run_id"], row["result_digest"]]
+        for row in rows
+        if (row["run_id"], row["result_digest"]) in contents
     }
 
 
@@ -174,7 +194,8 @@ async def with_contents(store: BlobStore, tx: TenantTransaction, rows: Sequence[
     """Return rows, which hold `run_id` and `<column>_digest`, with the payloads of `columns` that they lack.
 
     Raises:
-        BlobMissingError: one is not there.
+        RunNotFoundError: a run was purged since its rows were read.
+        BlobMissingError: the store has lost one.
     """
     keys = [
         (row["run_id"], row[f"{column}_digest"])

@@ -39,6 +39,12 @@ where step.tenant_id = :tenant_id::uuid and step.run_id = any(:run_ids::uuid[])
   and step.run_id = item.run_id and step.stage_id = item.stage_id and step.step_id = item.step_id
   and step.status = 'completed' and step.result is null and step.result_digest is null
 
+-- name: existing
+-- Which of these runs exist: tells a payload that went with its run from one that is lost.
+select run.run_id
+from tenantry.workflow_runs as run
+where run.tenant_id = :tenant_id::uuid and run.run_id = any(:run_ids::uuid[])
+
 -- name: digests_of_runs
 -- Where the input and the config are that these runs do not have in their rows.
 select run.run_id, run.input_digest, run.config_digest

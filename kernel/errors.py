@@ -138,7 +138,7 @@ class TransactionRequiredError(KernelError):
 
 
 class BlobMissingError(KernelError):
-    """For the operator: a payload is not where its row says, unless its run was purged meanwhile; `digest` is hex."""
+    """For the operator: the store has lost a payload of a run that exists; `digest` is hex."""
 
     code = "blob_missing"
 

@@ -63,7 +63,8 @@ async def read_steps(
     """Return every step of a stage, in the order of their first use.
 
     Raises:
-        BlobMissingError: the run was purged meanwhile, or the store has lost a result.
+        RunNotFoundError: the run was purged between two statements.
+        BlobMissingError: the store has lost a result.
     """
     rows = await tx.fetch_all(SQL["ledger"], run_id=run_id, stage_id=stage_id)
     rows = await with_contents(blobs, tx, rows, "result")
@@ -90,15 +91,20 @@ async def follow_up(
 ) -> tuple[StepAnswer, ...]:
     """Do what is left to do, and return the answers with the results that are not in their rows.
 
-    Those are read from what was put aside, or from its store. Raises:
-        BlobMissingError: the run was purged meanwhile, or the store has lost a result.
+    Those are read from what was put aside, or from its store; a step that is gone meanwhile is answered as its run.
+
+    Raises:
+        BlobMissingError: the store has lost a result.
     """
     refused = [op for op, answer in zip(ops, answers, strict=True) if _is_refused(op, answer)]
     if refused:
         await _note_conflicts(refused, tx)
     lacking = [_place(op) for op, answer in zip(ops, answers, strict=True) if _lacks_result(op, answer)]
     results = await step_results(aside, tx, lacking)
-    return tuple(_with_result(answer, results.get(_place(op))) for op, answer in zip(ops, answers, strict=True))
+    return tuple(
+        _with_result(answer, results.get(_place(op))) if _lacks_result(op, answer) else answer
+        for op, answer in zip(ops, answers, strict=True)
+    )
 
 
 async def _refer(
@@ -138,7 +144,10 @@ def _lacks_result(op: StepOp, answer: StepAnswer) -> bool:
 
 
 def _with_result(answer: StepAnswer, result: str | None) -> StepAnswer:
-    return answer if result is None or answer.row is None else replace(answer, row=replace(answer.row, result=result))
+    if result is None or answer.row is None:
+        # Its run was purged, or redriven from its start, since the step was looked at: nobody waits for the answer.
+        return StepAnswer("gone", answer.run_status, None)
+    return replace(answer, row=replace(answer.row, result=result))
 
 
 def _place(op: StepOp) -> tuple[UUID, str, str]:

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from opentelemetry import trace
 
+from kernel.errors import RunNotFoundError
 from kernel.execution.abort import AbortSignal
 from kernel.execution.ledger import Ledger, StepAnswer, StepKind, StepOp, StepOwner, StepRow, Wait
 from kernel.execution.outcome import StageCompleted, StageOutcome, StageSuspended, failure_of
@@ -206,6 +207,10 @@ class StepExecution:
         try:
             self._rows = {row.step_id: row for row in await self._ledger.read()}
             self._rows_at = monotonic()
+        except RunNotFoundError:
+            # Purged between two statements of the read: as if a step had been asked for a moment later.
+            self._abort.abort("lease-lost")
+            self._abort.raise_if_aborted()
         finally:
             self._reading = None
 

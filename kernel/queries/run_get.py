@@ -8,6 +8,7 @@ from uuid import UUID
 from kernel import payloads
 from kernel.blobs import POSTGRES_BLOBS, BlobStore, with_contents
 from kernel.commands.run_create import RunCreate, RunCreated
+from kernel.errors import RunNotFoundError
 from kernel.states import TERMINAL_RUN_STATUSES, RunStatus, StageStatus
 from tenancy import Row, TenantTransaction, load_sql
 
@@ -86,15 +87,18 @@ class RunProgress:
 
 
 async def run_get(tx: TenantTransaction, run_id: UUID, blobs: BlobStore = POSTGRES_BLOBS) -> RunView | None:
-    """Return the run with its stages; None when the bound tenant has no such run.
+    """Return the run with its stages; None when the bound tenant has no such run, or no longer.
 
     Raises:
-        BlobMissingError: the run was purged between two statements, or the store has lost a payload.
+        BlobMissingError: the store has lost a payload.
     """
     row = await tx.fetch_one(SQL["run"], run_id=run_id)
     if row is None:
         return None
-    (row,) = await with_contents(blobs, tx, [row], "input", "config", "output")
+    try:
+        (row,) = await with_contents(blobs, tx, [row], "input", "config", "output")
+    except RunNotFoundError:
+        return None
     stages = () if row["status"] == RunStatus.PENDING else await stages_of(tx, run_id)
     return RunView(summary_of(row), row["input"], row["config"], row["output"], stages)
 

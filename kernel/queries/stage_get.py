@@ -15,7 +15,8 @@ async def stage_outputs(
     """Return the outputs (JSON text) of the completed stages up to a group, by stage id.
 
     Raises:
-        BlobMissingError: the run was purged between two statements, or the store has lost an output.
+        RunNotFoundError: the run was purged between two statements.
+        BlobMissingError: the store has lost an output.
     """
     rows = await tx.fetch_all(SQL["outputs"], run_id=run_id, up_to_group=up_to_group)
     rows = await with_contents(blobs, tx, rows, "output")

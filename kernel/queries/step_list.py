@@ -61,7 +61,8 @@ async def step_list(
     """Return up to `limit` steps behind the position `after`, oldest first; none for an unknown run.
 
     Raises:
-        BlobMissingError: the run was purged between two statements, or the store has lost a result.
+        RunNotFoundError: the run was purged between two statements.
+        BlobMissingError: the store has lost a result.
     """
     rows = await tx.fetch_all(SQL["page"], run_id=run_id, limit=limit, **after._asdict())
     return [

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -17,18 +18,29 @@ from kernel import (
     LeasedJob,
     PayloadTooLargeError,
     PostgresBlobs,
+    PutAside,
     Registry,
+    RunCancel,
     RunCreate,
+    RunNotFoundError,
     RunPurge,
     RunTransition,
     StageCompleted,
     StageContext,
+    StepOp,
+    StepSignal,
+    StepWrite,
+    follow_up,
+    needs_follow_up,
+    read_steps,
     stage,
     workflow,
 )
 from kernel.blobs import INLINE_BYTES, POSTGRES_BLOBS
 from kernel.queries.run_get import RunView, run_get
 from kernel.queries.run_list import RunFilter, run_list
+from kernel.queries.stage_get import stage_outputs
+from kernel.queries.step_list import step_list
 from tenancy import Database, TenantTransaction, load_sql
 from tests.support.looking import Look
 from tests.support.workflows import HandWorker
@@ -243,6 +255,78 @@ async def test_purge_leaves_no_payload(worker: HandWorker, look: Look) -> None:
         assert (await worker.kernel.dispatch(purge, tx)).run_ids == (run_id,)
     assert await blobs_of(look, run_id) == []
     assert len(await blobs_of(look, kept)) == 1
+
+
+@dataclass(frozen=True)
+class PurgedMeanwhile(PostgresBlobs):
+    """Has somebody else purge every run that is over, before it looks for payloads."""
+
+    elsewhere: HandWorker = field(kw_only=True)
+
+    async def get(self, tx: TenantTransaction, keys: Collection[BlobKey]) -> Mapping[BlobKey, str]:
+        await purge_all(self.elsewhere)
+        return await PostgresBlobs.get(self, tx, keys)
+
+
+async def purge_all(worker: HandWorker) -> None:
+    async with worker.transaction() as tx:
+        await worker.kernel.dispatch(RunPurge(datetime.now(UTC) + timedelta(days=1)), tx)
+
+
+async def large_step(worker: HandWorker) -> tuple[UUID, StepOp]:
+    """Signal a run's step with a large payload; returns the run and what its body would ask."""
+    run_id = await create(worker, "echo", 1)
+    async with worker.transaction() as tx:
+        await worker.kernel.dispatch(StepSignal(run_id, "echo", "told", LARGE), tx)
+    (job,) = await worker.tick()
+    return run_id, StepOp("open", job.fence, "told", {"kind": "signal", "seq": 1, "stage_attempt": 1})
+
+
+async def test_a_run_that_is_purged_while_it_is_read_is_not_there(worker: HandWorker) -> None:
+    store = PurgedMeanwhile(elsewhere=worker)
+    other = await complete(worker, "echo", LARGE)
+    async with worker.transaction() as tx:
+        assert await run_get(tx, other, store) is None
+    other = await complete(worker, "echo", LARGE)
+    async with worker.transaction() as tx:
+        with pytest.raises(RunNotFoundError, match=str(other)):
+            await stage_outputs(tx, other, up_to_group=1, blobs=store)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_step_whose_run_was_purged_is_answered_as_gone_and_its_neighbours_are_not(
+    worker: HandWorker, is_late: bool
+) -> None:
+    run_id, op = await large_step(worker)
+    _, neighbour = await large_step(worker)
+    ops = [op, neighbour]
+    async with worker.transaction() as tx:
+        answers = await worker.kernel.dispatch(StepWrite(ops, follows_up=False), tx)
+        assert needs_follow_up(ops, answers)
+    async with worker.transaction() as tx:
+        await worker.kernel.dispatch(RunCancel(run_id), tx)
+    if not is_late:
+        await purge_all(worker)
+    store = PurgedMeanwhile(elsewhere=worker) if is_late else POSTGRES_BLOBS
+    async with worker.transaction() as tx:
+        gone, kept = await follow_up(ops, answers, tx, PutAside(store))
+    assert (gone.verdict, gone.row) == ("gone", None)
+    assert kept.row is not None
+    assert json.loads(kept.row.result or "") == LARGE
+
+
+async def test_steps_that_are_purged_while_they_are_read_are_those_of_no_run(worker: HandWorker) -> None:
+    store = PurgedMeanwhile(elsewhere=worker)
+    for read in (
+        lambda tx, run_id: step_list(tx, run_id, limit=9, blobs=store),
+        lambda tx, run_id: read_steps(tx, run_id, "echo", store),
+    ):
+        run_id, _ = await large_step(worker)
+        async with worker.transaction() as tx:
+            await worker.kernel.dispatch(RunCancel(run_id), tx)
+        async with worker.transaction() as tx:
+            with pytest.raises(RunNotFoundError, match=str(run_id)):
+                await read(tx, run_id)
 
 
 async def test_the_hard_limit_counts_the_whole_payload(database: Database, tenant: UUID, look: Look) -> None:

@@ -1,5 +1,6 @@
 """Five megabytes through HTTP and a worker: in, through steps, signals and stages, and out again, byte for byte."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -7,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import httpx
+import psycopg
 import pytest
 
 from kernel import Registry, StageContext, stage, workflow
@@ -14,7 +16,7 @@ from service.settings import Settings
 from tests.support import hosts
 from tests.support.environment import DatabaseUrls
 from tests.support.looking import Look
-from tests.support.waiting import until
+from tests.support.waiting import until, until_someone_blocked
 
 MIB = 1024 * 1024
 # Not only ASCII, numbers that only their text tells apart, and keys that are in no order.
@@ -95,3 +97,19 @@ async def test_a_small_limit_of_the_tenants_counts_the_whole_payload(
     kept = await client.post("/v1/runs", json={"workflow": "bulky", "input": "x" * 290_000})
     assert kept.status_code == 201
     assert (await client.get(kept.headers["Location"])).json()["input"] == "x" * 290_000
+
+
+@pytest.mark.parametrize("below", ["", "/steps"])
+async def test_a_run_that_is_purged_while_it_is_read_is_not_found(
+    client: httpx.AsyncClient, superuser: psycopg.AsyncConnection, below: str
+) -> None:
+    run_id = (await client.post("/v1/runs", json={"workflow": "bulky", "input": "x" * 300_000})).json()["id"]
+    signal = {"stage_id": "make", "step_id": "told", "payload": "x" * 300_000}
+    assert (await client.post(f"/v1/runs/{run_id}/signals", json=signal)).status_code == 200
+    async with asyncio.TaskGroup() as tasks, superuser.transaction():
+        await superuser.execute("lock table tenantry.workflow_blobs")
+        reading = tasks.create_task(client.get(f"/v1/runs/{run_id}{below}"))
+        await until_someone_blocked(superuser, by=superuser.info.backend_pid)
+        for table in ("workflow_blobs", "workflow_steps", "workflow_runs"):
+            await superuser.execute(f"delete from tenantry.{table} where run_id = %s".encode(), (run_id,))
+    assert (reading.result().status_code, reading.result().json()["code"]) == (404, "not_found")
