@@ -13,7 +13,7 @@ from uuid import UUID
 
 import orjson
 
-from kernel.blobs import BlobStore, with_contents
+from kernel.blobs import BlobStore, fetch, with_contents
 from kernel.states import JobStatus, RunStatus, StageStatus
 from tenancy import Call, Row, TenantTransaction, load_sql
 
@@ -47,7 +47,7 @@ class LockedRun:
 
 @dataclass(slots=True)
 class StageRow:
-    """A stage of a locked run; `output` is JSON text, set once the stage is COMPLETED."""
+    """A stage of a locked run; once it is COMPLETED, `output` is JSON text, or `output_digest` says where that is."""
 
     stage_id: str
     group: int
@@ -57,6 +57,7 @@ class StageRow:
     announced_attempt: int
     max_attempts: int
     output: str | None = None
+    output_digest: bytes | None = None
     settled_attempt: int | None = None
     settled_started_at: datetime | None = None
     updated_at: datetime | None = None
@@ -136,10 +137,23 @@ async def load_stages(
     """
     stages: dict[UUID, dict[str, StageRow]] = {run_id: {} for run_id in run_ids}
     if run_ids:
-        rows = await tx.fetch_all(SQL["stages_of_runs"], run_ids=sorted(set(run_ids)))
-        for row in rows if blobs is None else await with_contents(blobs, tx, rows, "output"):
+        for row in await tx.fetch_all(SQL["stages_of_runs"], run_ids=sorted(set(run_ids))):
             stages[row["run_id"]][row["stage_id"]] = _stage_row(row)
+    if blobs is not None:
+        await load_outputs(tx, [(run_id, stage) for run_id, rows in stages.items() for stage in rows.values()], blobs)
     return stages
+
+
+async def load_outputs(tx: TenantTransaction, stages: Iterable[tuple[UUID, StageRow]], blobs: BlobStore) -> None:
+    """Fill in the outputs that are too large for the rows of these stages of locked runs."""
+    lacking = [
+        ((run_id, stage.output_digest), stage)
+        for run_id, stage in stages
+        if stage.output is None and stage.output_digest is not None
+    ]
+    contents = await fetch(blobs, tx, [key for key, _ in lacking])
+    for key, stage in lacking:
+        stage.output = contents[key]
 
 
 async def recall_attempts(tx: TenantTransaction, runs: Iterable[LockedRun]) -> None:
@@ -179,6 +193,7 @@ def _stage_row(row: Row) -> StageRow:
         announced_attempt=row["announced_attempt"],
         max_attempts=row["max_attempts"],
         output=row["output"],
+        output_digest=row["output_digest"],
         settled_attempt=row["settled_attempt"],
         settled_started_at=row["settled_started_at"],
         updated_at=row["updated_at"],

@@ -32,8 +32,8 @@ from kernel.execution.outcome import (
 )
 from kernel.fencing import Fenced, Hold, lock_fenced
 from kernel.jobs import LeasedJob
-from kernel.locking import StageRow, load_stages, recall_attempts
-from kernel.states import JobStatus, RunStatus, StageStatus
+from kernel.locking import StageRow, load_outputs, load_stages, recall_attempts
+from kernel.states import TERMINAL_STAGE_STATUSES, JobStatus, RunStatus, StageStatus
 from kernel.suspension import suspend
 from tenancy import Row, TenantTransaction, load_sql
 
@@ -137,7 +137,7 @@ async def job_settle(command: JobSettle, tx: TenantTransaction, scope: Scope) ->
     await recall_attempts(tx, fenced.runs.values())
     leases = LeaseBudget(command.worker_id, command.lease_ahead)
     waited = await _waited_steps(command, tx)
-    stages = await load_stages(tx, _runs_to_read(command, fenced), scope.blobs)
+    stages = await _read_stages(command, fenced, tx, scope)
     batch = SettleBatch(fenced, stages, leases, waited, Changes(scope.blobs))
     answers = tuple(settle_one(item, batch) for item in command.settlements)
     await batch.changes.write(tx)
@@ -175,6 +175,32 @@ async def _waited_steps(command: JobSettle, tx: TenantTransaction) -> dict[tuple
         for row in await tx.fetch_all(SQL["waited"], items=json.dumps(items)):
             waited.setdefault((row["run_id"], row["stage_id"]), []).append(row)
     return waited
+
+
+async def _read_stages(
+    command: JobSettle, fenced: Fenced, tx: TenantTransaction, scope: Scope
+) -> dict[UUID, dict[str, StageRow]]:
+    """Return the stages of the runs that must be looked at, with the large outputs of groups that may end now.
+
+    While a sibling goes on elsewhere its state is all that counts. What earlier groups made came with the lease.
+    """
+    stages = await load_stages(tx, _runs_to_read(command, fenced))
+    mine = [item.job for item in command.settlements if fenced.holds[item.job.fence] is Hold.MINE]
+    ending = {(job.run_id, job.stage_id) for job in mine}
+    groups = {job.run_id: job.placed.group for job in mine}
+    members = [
+        (run_id, stage)
+        for run_id, group in groups.items()
+        for stage in stages.get(run_id, {}).values()
+        if stage.group == group
+    ]
+    going_on = {
+        run_id
+        for run_id, stage in members
+        if stage.status not in TERMINAL_STAGE_STATUSES and (run_id, stage.stage_id) not in ending
+    }
+    await load_outputs(tx, [each for each in members if each[0] not in going_on], scope.blobs)
+    return stages
 
 
 def _runs_to_read(command: JobSettle, fenced: Fenced) -> list[UUID]:

@@ -80,6 +80,7 @@ WORKFLOWS = Registry(
         workflow("echo", input=Any).pipe(echo).build(),
         workflow("chain", input=Any).pipe(echo).pipe(again).build(),
         workflow("fan", input=Any).parallel(left, right).build(),
+        workflow("wide", input=Any).pipe(echo).parallel(left, right, again).build(),
         workflow("require", input=Any).pipe(echo).pipe(require).build(),
     ]
 )
@@ -184,6 +185,36 @@ async def test_a_parallel_group_is_put_together_from_what_is_kept(worker: HandWo
     assert json.loads(view.output or "") == {"left": {"left": LARGE}, "right": LARGE}
     # The input is the right one's output; the left one's and the run's are their own.
     assert len(await blobs_of(look, run_id)) == 3
+
+
+@dataclass(frozen=True)
+class Counted(PostgresBlobs):
+    """Counts the payloads that are read."""
+
+    read: list[BlobKey] = field(default_factory=list[BlobKey], kw_only=True)
+
+    async def get(self, tx: TenantTransaction, keys: Collection[BlobKey]) -> Mapping[BlobKey, str]:
+        self.read.extend(keys)
+        return await PostgresBlobs.get(self, tx, keys)
+
+
+async def test_a_settle_reads_what_its_siblings_made_only_when_their_group_ends(worker: HandWorker) -> None:
+    store = Counted()
+    worker.kernel = Kernel(WORKFLOWS, blobs=store)
+    run_id = await create(worker, "wide", 1)
+    (job,) = await worker.tick()
+    await worker.settle(job, StageCompleted(json.dumps(LARGE)))
+    jobs = await worker.tick()
+    made = {job.stage_id: json.dumps(job.stage_id * INLINE_BYTES) for job in jobs}
+    read: list[int] = []
+    for job in jobs:
+        store.read.clear()
+        await worker.settle(job, StageCompleted(made[job.stage_id]))
+        read.append(len(store.read))
+    # The last one makes the run's output of them; what the group before made came with the lease.
+    assert read == [0, 0, 2]
+    output = json.loads((await view_of(worker, run_id)).output or "")
+    assert output == {stage_id: json.loads(text) for stage_id, text in made.items()}
 
 
 async def test_a_transition_by_itself_finds_the_outputs(worker: HandWorker, look: Look, superuser: Any) -> None:
