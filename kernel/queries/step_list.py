@@ -12,6 +12,8 @@ from tenancy import TenantTransaction, load_sql
 SQL = load_sql(__file__)
 # Where a step stands that nobody has asked for yet: a signal that was sent ahead.
 NO_PLACE: Final = 2**31 - 1
+# What the results of a page measure together before its last one: a server holds a page several times over.
+MOST_BYTES: Final = 8 * 1024 * 1024
 
 
 class StepPosition(NamedTuple):
@@ -50,6 +52,13 @@ class StepView:
         return StepPosition(self.created_at, self.stage_id, NO_PLACE if self.seq is None else self.seq, self.step_id)
 
 
+class StepPage(NamedTuple):
+    """Steps in their order, and whether more follow."""
+
+    steps: list[StepView]
+    has_more: bool
+
+
 async def step_list(
     tx: TenantTransaction,
     run_id: UUID,
@@ -57,15 +66,19 @@ async def step_list(
     after: StepPosition = FIRST,
     limit: int,
     blobs: BlobStore = POSTGRES_BLOBS,
-) -> list[StepView]:
+) -> StepPage:
     """Return up to `limit` steps behind the position `after`, oldest first; none for an unknown run.
+
+    The page ends early behind the result with which it exceeds `MOST_BYTES`.
 
     Raises:
         RunNotFoundError: the run was purged between two statements.
         BlobMissingError: the store has lost a result.
     """
-    rows = await tx.fetch_all(SQL["page"], run_id=run_id, limit=limit, **after._asdict())
-    return [
+    position = after._asdict()
+    rows = await tx.fetch_all(SQL["page"], run_id=run_id, limit=limit + 1, most_bytes=MOST_BYTES, **position)
+    has_more = bool(rows) and rows[0]["found"] > len(rows[:limit])
+    steps = [
         StepView(
             stage_id=row["stage_id"],
             step_id=row["step_id"],
@@ -81,5 +94,6 @@ async def step_list(
             created_at=row["created_at"],
             completed_at=row["completed_at"],
         )
-        for row in await with_contents(blobs, tx, rows, "result")
+        for row in await with_contents(blobs, tx, rows[:limit], "result")
     ]
+    return StepPage(steps, has_more)

@@ -37,6 +37,7 @@ class Reading:
     names: Mapping[str, str]
     lifecycle: Sequence[EventView]
     steps: Sequence[StepView]
+    has_more_steps: bool
     events: Sequence[EventView]
     logs: Sequence[LogView]
     event_count: int
@@ -47,11 +48,6 @@ class Reading:
     def is_over(self) -> bool:
         """Whether nothing more happens to the run by itself."""
         return self.run.summary.status in TERMINAL_RUN_STATUSES
-
-    @property
-    def has_more_steps(self) -> bool:
-        """Whether there may be steps that the waterfall does not draw."""
-        return len(self.steps) >= STEPS_DRAWN
 
     @property
     def waterfall(self) -> waterfall.Waterfall | None:
@@ -80,11 +76,13 @@ async def read_run(visit: Visit, tx: TenantTransaction, run_id: UUID, *, most_st
         stale_after=visit.api.settings.stale_lease_threshold,
     )
     last = max(progress.event_sequence - EVENTS_SHOWN, 0)
+    page = await step_list(tx, run_id, limit=most_steps)
     return Reading(
         run=run,
         names=names,
         lifecycle=await run_events(tx, run_id, limit=LIFECYCLE_READ, types=waterfall.TYPES),
-        steps=await step_list(tx, run_id, limit=most_steps),
+        steps=page.steps,
+        has_more_steps=page.has_more,
         events=(await run_events(tx, run_id, after=last, limit=EVENTS_SHOWN))[::-1],
         logs=await run_logs(tx, run_id, limit=LOGS_SHOWN),
         event_count=progress.event_sequence,

@@ -197,11 +197,12 @@ class Tenant:
                 count for status, count in statuses.items() if status not in OVER
             )
             for run_id, run in self.runs.items():
-                assert {step.step_id for step in await step_list(tx, run_id, after=FIRST, limit=MOST)} == run.signalled
+                steps, _ = await step_list(tx, run_id, after=FIRST, limit=MOST)
+                assert {step.step_id for step in steps} == run.signalled
             for run_id in others:
                 assert await run_get(tx, run_id) is None
                 assert await run_events(tx, run_id, after=0, limit=MOST) == []
-                assert await step_list(tx, run_id, after=FIRST, limit=MOST) == []
+                assert await step_list(tx, run_id, after=FIRST, limit=MOST) == ([], False)
 
 
 class World:

@@ -48,7 +48,7 @@ async def test_a_replay_is_given_what_the_first_execution_was(make: Make, look: 
     }
     async with hand.transaction() as tx:
         view = await run_get(tx, run_id)
-        listed = await step_list(tx, run_id, limit=10)
+        listed = (await step_list(tx, run_id, limit=10)).steps
     assert view is not None
     assert json.loads(view.output or "") == {"quoted": LARGE, "told": OTHER}
     assert {step.step_id: json.loads(step.result or "") for step in listed} == {"quote": LARGE, "told": OTHER}

@@ -52,14 +52,14 @@ async def test_another_tenant_reads_nothing(hand: HandWorker, other_tenant: UUID
     run_id = await hand.create(tags=("red",))
     async with hand.transaction() as tx:
         await hand.kernel.dispatch(StepSignal(run_id, "first", "approve"), tx)
-        assert [step.step_id for step in await step_list(tx, run_id, limit=10)] == ["approve"]
+        assert [step.step_id for step in (await step_list(tx, run_id, limit=10)).steps] == ["approve"]
     other = HandWorker(hand.database, other_tenant)
     async with other.transaction() as tx:
         assert await run_get(tx, run_id) is None
         assert await run_progress(tx, run_id) is None
         assert await run_events(tx, run_id, limit=10) == []
         assert await run_logs(tx, run_id, limit=10) == []
-        assert await step_list(tx, run_id, limit=10) == []
+        assert await step_list(tx, run_id, limit=10) == ([], False)
         assert await active_run_ids(tx, RunFilter(), limit=10) == []
     for wanted in (RunFilter(), RunFilter(tags=("red",)), RunFilter(statuses=frozenset({RunStatus.PENDING}))):
         assert await listed(other, wanted) == []

@@ -113,3 +113,17 @@ async def test_a_run_that_is_purged_while_it_is_read_is_not_found(
         for table in ("workflow_blobs", "workflow_steps", "workflow_runs"):
             await superuser.execute(f"delete from tenantry.{table} where run_id = %s".encode(), (run_id,))
     assert (reading.result().status_code, reading.result().json()["code"]) == (404, "not_found")
+
+
+async def test_a_page_of_steps_ends_when_it_has_grown_large(client: httpx.AsyncClient) -> None:
+    run = f"/v1/runs/{(await client.post('/v1/runs', json={'workflow': 'bulky', 'input': 1})).json()['id']}"
+    for name in ("a", "b", "c", "d", "e"):
+        signal = {"stage_id": "make", "step_id": name, "payload": name * (3 * MIB)}
+        assert (await client.post(f"{run}/signals", json=signal)).status_code == 200
+    first = (await client.get(f"{run}/steps")).json()
+    # Behind 6 MiB the next one is still shown; behind 9, which exceed the 8, none.
+    assert [step["result"] for step in first["data"]] == [name * (3 * MIB) for name in ("a", "b", "c")]
+    second = (await client.get(f"{run}/steps", params={"cursor": first["next_cursor"], "limit": 1})).json()
+    assert [step["step_id"] for step in second["data"]] == ["d"]
+    third = (await client.get(f"{run}/steps", params={"cursor": second["next_cursor"]})).json()
+    assert ([step["step_id"] for step in third["data"]], third["next_cursor"]) == (["e"], None)
