@@ -2,17 +2,20 @@
 
 import json
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 
 from kernel import (
     BlobKey,
     BlobMissingError,
     JobExecute,
+    JobSettle,
     Kernel,
     KernelLimits,
     LeasedJob,
@@ -24,7 +27,9 @@ from kernel import (
     RunCreate,
     RunNotFoundError,
     RunPurge,
+    RunRedrive,
     RunTransition,
+    Settlement,
     StageCompleted,
     StageContext,
     StepOp,
@@ -42,6 +47,7 @@ from kernel.queries.run_list import RunFilter, run_list
 from kernel.queries.stage_get import stage_outputs
 from kernel.queries.step_list import step_list
 from tenancy import Database, TenantTransaction, load_sql
+from tests.support.blobs import unmatched
 from tests.support.looking import Look
 from tests.support.workflows import HandWorker
 
@@ -358,6 +364,47 @@ async def test_steps_that_are_purged_while_they_are_read_are_those_of_no_run(wor
         async with worker.transaction() as tx:
             with pytest.raises(RunNotFoundError, match=str(run_id)):
                 await read(tx, run_id)
+
+
+async def test_what_is_kept_and_what_is_referred_to_match_whatever_becomes_of_the_runs(
+    worker: HandWorker, superuser: psycopg.AsyncConnection, tenant: UUID
+) -> None:
+    worker.kernel = Kernel(WORKFLOWS, blobs=PostgresBlobs(0))
+    cancelled, _ = await large_step(worker)
+    async with worker.transaction() as tx:
+        await worker.kernel.dispatch(RunCancel(cancelled), tx)
+    await complete(worker, "wide", 1)
+    rolled_back = await create(worker, "chain", 2)
+    (job,) = await worker.tick()
+    settle = JobSettle(worker.worker_id, [Settlement(job, StageCompleted('"made"'))])
+    with suppress(ConnectionError):
+        async with worker.transaction() as tx:
+            await worker.kernel.dispatch(settle, tx)
+            raise ConnectionError
+    assert await unmatched(superuser, tenant) == []
+    # A reply is lost after the COMMIT; the repeat, though its body answered otherwise, keeps nothing more.
+    for said in ('"made"', '"made again"'):
+        await worker.settle(job, StageCompleted(said))
+        assert await unmatched(superuser, tenant) == []
+    await settle_all(worker)
+    async with worker.transaction() as tx:
+        await worker.kernel.dispatch(RunRedrive(rolled_back, "stage", "again"), tx)
+    (job,) = await worker.tick()
+    await worker.settle(job, StageCompleted('"otherwise"'))
+    assert await unmatched(superuser, tenant) == []
+    assert json.loads((await view_of(worker, rolled_back)).output or "") == "otherwise"
+    await purge_all(worker)
+    async with worker.transaction() as tx:
+        assert await tx.fetch_all(SQL["kept"]) == []
+    assert await unmatched(superuser, tenant) == []
+
+
+async def test_what_does_not_match_is_found(
+    worker: HandWorker, superuser: psycopg.AsyncConnection, tenant: UUID
+) -> None:
+    run_id = await create(worker, "echo", LARGE)
+    await superuser.execute("update tenantry.workflow_blobs set digest = 'x' where run_id = %s", (run_id,))
+    assert sorted(fault for _, _, fault in await unmatched(superuser, tenant)) == ["is not kept", "is not referred to"]
 
 
 async def test_the_hard_limit_counts_the_whole_payload(database: Database, tenant: UUID, look: Look) -> None:

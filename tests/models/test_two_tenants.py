@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 
 from kernel import (
     IdempotencyKeyReusedError,
+    Kernel,
+    PostgresBlobs,
     RunCancel,
     RunCreate,
     RunListVersions,
@@ -27,6 +29,7 @@ from kernel import (
     SignalRefusedError,
     StepSignal,
 )
+from kernel.blobs import INLINE_BYTES
 from kernel.queries.queue_get import queue_get
 from kernel.queries.run_events import run_events
 from kernel.queries.run_get import run_get
@@ -38,6 +41,7 @@ from tenancy import Database, DatabaseSettings
 from tenancy.isolation.catalog import TenantColumns, read_catalog
 from tenancy.sql import parse
 from tests.support import factories
+from tests.support.blobs import unmatched
 from tests.support.environment import DatabaseUrls
 from tests.support.workflows import REGISTRY, HandWorker
 
@@ -86,8 +90,9 @@ class Run:
 class Tenant:
     """One tenant and the model of all that it has."""
 
-    def __init__(self, database: Database, tenant_id: UUID) -> None:
+    def __init__(self, database: Database, tenant_id: UUID, blobs: PostgresBlobs) -> None:
         self.hand = HandWorker(database, tenant_id, name="worker")
+        self.hand.kernel = Kernel(REGISTRY, blobs=blobs)
         self.kernel = self.hand.kernel
         self.runs: dict[UUID, Run] = {}
         self.keys: dict[str, tuple[tuple[str, str], UUID]] = {}
@@ -228,7 +233,11 @@ class World:
 
     async def play(self, moves: Sequence[tuple[Move, Move]]) -> None:
         """Let both make their moves side by side, and look after each pair."""
-        tenants = [Tenant(self.database, await factories.create_tenant(self.superuser)) for _ in range(2)]
+        # One has each payload in its row, the other one in the blob store.
+        tenants = [
+            Tenant(self.database, await factories.create_tenant(self.superuser), PostgresBlobs(inline_bytes))
+            for inline_bytes in (INLINE_BYTES, 0)
+        ]
         one, two = tenants
         ever: tuple[set[UUID], set[UUID]] = (set(), set())
         for first, second in moves:
@@ -237,6 +246,8 @@ class World:
                 seen.update(tenant.runs)
             assert not ever[0] & ever[1]
             await asyncio.gather(one.look(sorted(ever[1])), two.look(sorted(ever[0])))
+            for tenant in tenants:
+                assert await unmatched(self.superuser, tenant.hand.tenant_id) == []
         for tenant in tenants:
             await self._compare_tables(tenant)
 

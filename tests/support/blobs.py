@@ -1,0 +1,42 @@
+"""Whether payloads and references match: nothing kept that nobody refers to, nothing referred to that is not kept."""
+
+from uuid import UUID
+
+from psycopg import AsyncConnection
+
+UNMATCHED = """
+with referring as (
+  select run_id, input_digest as digest from tenantry.workflow_runs
+  where tenant_id = %(tenant_id)s and input is null
+  union
+  select run_id, config_digest from tenantry.workflow_runs
+  where tenant_id = %(tenant_id)s and config is null
+  union
+  select run_id, output_digest from tenantry.workflow_runs
+  where tenant_id = %(tenant_id)s and status = 'COMPLETED' and output is null
+  union
+  select run_id, output_digest from tenantry.workflow_stages
+  where tenant_id = %(tenant_id)s and status = 'COMPLETED' and output is null
+  union
+  select run_id, result_digest from tenantry.workflow_steps
+  where tenant_id = %(tenant_id)s and status = 'completed' and result is null and kind <> 'sleep'
+), kept as (
+  select run_id, digest from tenantry.workflow_blobs where tenant_id = %(tenant_id)s
+)
+select referring.run_id, encode(referring.digest, 'hex'), 'is not kept'
+from referring
+where not exists (select from kept where kept.run_id = referring.run_id and kept.digest = referring.digest)
+union all
+select kept.run_id, encode(kept.digest, 'hex'), 'is not referred to'
+from kept
+left join tenantry.workflow_runs as run on run.tenant_id = %(tenant_id)s and run.run_id = kept.run_id
+-- What a redrive has superseded stays until its run goes.
+where coalesce(run.redrive_count, 0) = 0
+  and not exists (select from referring where referring.run_id = kept.run_id and referring.digest = kept.digest)
+"""
+
+
+async def unmatched(superuser: AsyncConnection, tenant_id: UUID) -> list[tuple[UUID, str, str]]:
+    """Return (run, digest, fault) of what does not match among a tenant's rows, past every policy."""
+    cursor = await superuser.execute(UNMATCHED, {"tenant_id": tenant_id})
+    return [(run_id, digest, fault) for run_id, digest, fault in await cursor.fetchall()]
