@@ -4,9 +4,10 @@ A command locks, reads, decides in Python and hands its decisions to one `Change
 statement whatever their number, which writes in one order for all commands: runs, stages, jobs, events.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +15,7 @@ import orjson
 
 from kernel import telemetry
 from kernel.blobs import BlobStore, PutAside, reference_to
+from kernel.counts import COUNTS, Moves
 from kernel.locking import LockedRun, StageRow
 from tenancy import Call, TenantTransaction, load_sql
 
@@ -31,8 +33,9 @@ class Changes:
     """The writes of one transaction; each field holds the items of the statement of its name.
 
     A stage or a job may be moved twice in one transaction (retried, then cancelled with its run): the moves are merged,
-    because one UPDATE takes only one item a row. `markers` are told to the runs' traces once the rest is written.
-    Outputs that are too large for their rows go to `blobs`; without one they stay.
+    because one UPDATE takes only one item a row. `moves` are counted, `creations` and `markers` told to the runs'
+    traces once the transaction is committed. Outputs that are too large for their rows go to `blobs`; without one they
+    stay.
     """
 
     blobs: BlobStore | None = None
@@ -45,6 +48,8 @@ class Changes:
     insert_events: list[Item] = field(default_factory=list[Item])
     insert_annotations: list[Item] = field(default_factory=list[Item])
     insert_definitions: list[Item] = field(default_factory=list[Item])
+    moves: Moves = field(default_factory=Moves)
+    creations: list[telemetry.Creation] = field(default_factory=list[telemetry.Creation])
     markers: list[telemetry.Marker] = field(default_factory=list[telemetry.Marker])
 
     def move_stage(self, run_id: UUID, stage_id: str, item: Item) -> None:
@@ -80,6 +85,23 @@ class Changes:
             )
         )
 
+    def begin_trace(self, run: LockedRun, tenant_id: UUID) -> bool:
+        """Give the run a context of its own, if it has none and something traces here; returns whether it was."""
+        if run.traceparent is not None:
+            return False
+        work = telemetry.Work(tenant_id, run.run_id, run.workflow_id, op="run.create")
+        creation = telemetry.creation_of(work, at=_created_at(run))
+        run.traceparent, run.tracestate = creation.traceparent, creation.tracestate
+        self.creations.append(creation)
+        return run.traceparent is not None
+
+    def finished(self, run: LockedRun, error: Mapping[str, object] | None = None) -> None:
+        """Count the run as ended, and have its trace told how."""
+        outcome = run.status.lower()
+        self.moves.runs_finished[outcome] += 1
+        code = "" if error is None else str(error["code"])
+        self.mark("run.finished", run, outcome=outcome, error__code=code)
+
     def arguments(self) -> dict[str, str | None]:
         """Return the items as the statement takes them: JSON arrays in key order, None for those that have none.
 
@@ -104,12 +126,18 @@ class Changes:
         arguments = self.arguments()
         if any(arguments.values()):
             await tx.send([(SQL["write"], {**arguments, "run_ids": self.run_ids()}), *references])
-        self.tell(tx.tenant_id)
+        self.tell_after(tx)
 
-    def tell(self, tenant_id: UUID) -> None:
-        """Tell the runs' traces what has been written."""
-        if self.markers:
-            telemetry.tell(tenant_id, self.markers)
+    def tell_after(self, tx: TenantTransaction) -> None:
+        """Count and trace what became of the runs once `tx` is committed."""
+        if self.moves or self.creations or self.markers:
+            tx.after_commit(partial(self._tell, tx.tenant_id))
+
+    def _tell(self, tenant_id: UUID) -> None:
+        COUNTS.add(self.moves)
+        for creation in self.creations:
+            creation.tell()
+        telemetry.tell(tenant_id, self.markers)
 
     async def _put_aside(self, tx: TenantTransaction) -> Sequence[Call]:
         """Put large outputs into the blob store; returns what makes their rows, once written, refer to them."""
@@ -135,6 +163,12 @@ class Changes:
 
 def _name_of(item: Item) -> Item:
     return {name: item[name] for name in ("run_id", "stage_id") if name in item}
+
+
+def _created_at(run: LockedRun) -> datetime:
+    """Return when a run was created, as its id says."""
+    is_dated = run.run_id.version == 7  # noqa: PLR2004 - what the database makes
+    return datetime.fromtimestamp((run.run_id.int >> 80) / 1000, UTC) if is_dated else run.now
 
 
 def _key(item: Item) -> tuple[int | str, str, int]:

@@ -76,7 +76,8 @@ async def _start(run_id: UUID, tx: TenantTransaction, scope: Scope) -> RunStatus
     if status is not RunStatus.PENDING or not row["is_due"] or row["tenant_status"] != "active":
         return status
     changes = Changes()
-    drafts = start_runs(await with_inputs(scope.blobs, tx, [row]), scope.registry, NO_LEASES, changes)
+    pending = await with_inputs(scope.blobs, tx, [row])
+    drafts = start_runs(pending, scope.registry, NO_LEASES, changes, tx.tenant_id)
     await changes.write(tx)
     return drafts[0].run.status if drafts else status
 

@@ -4,7 +4,7 @@ select
   run.available_at <= tenantry.now() as is_due, coalesce(tenant.status, 'active') as tenant_status,
   run.run_id, run.workflow_id, run.version, run.status, run.priority, run.event_sequence, run.redrive_count,
   run.traceparent, run.tracestate, run.updated_at, tenantry.now() as now,
-  run.input::text as input, run.config::text as config
+  run.available_at, run.input::text as input, run.config::text as config
 from tenantry.workflow_runs as run
 left join tenantry.tenants as tenant on tenant.tenant_id = :tenant_id::uuid
 where run.tenant_id = :tenant_id::uuid and run.run_id = :run_id::uuid

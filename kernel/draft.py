@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from kernel.changes import Changes
 from kernel.command import REPLAY_MARGIN
@@ -44,7 +45,10 @@ NO_LEASES = LeaseBudget(worker_id="", left=0)
 
 @dataclass(slots=True)
 class RunDraft:
-    """One run of the transaction; `stages` holds the rows that exist, kept up to date with every move."""
+    """One run of the transaction; `stages` holds the rows that exist, kept up to date with every move.
+
+    `waited_ms` is how long a run that starts here was due.
+    """
 
     run: LockedRun
     changes: Changes
@@ -54,6 +58,7 @@ class RunDraft:
     run_input: str = "null"
     run_config: str = "{}"
     leased: list[LeasedJob] = field(default_factory=list[LeasedJob])
+    waited_ms: int = 0
     _row: dict[str, Any] | None = None
 
     @property
@@ -78,6 +83,11 @@ class RunDraft:
             }
         )
 
+    def trace(self, tenant_id: UUID) -> None:
+        """Give a run that was made where nothing traced the context of its creation; it is told of now."""
+        if self.changes.begin_trace(self.run, tenant_id):
+            self._touch().update(traceparent=self.run.traceparent, tracestate=self.run.tracestate)
+
     def start(self) -> None:
         """Move the run from PENDING, or from its end, to RUNNING; what it had ended with is cleared."""
         self.run.status = RunStatus.RUNNING
@@ -89,6 +99,7 @@ class RunDraft:
             definition_version=self.run.version,
             redrive_count=self.run.redrive_count,
         )
+        self.changes.moves.runs_started += 1
         self.changes.mark("run.started", self.run)
 
     def finish(
@@ -114,8 +125,7 @@ class RunDraft:
             self.emit(EventType.WORKFLOW_FAILED, error=error)
         else:
             self.emit(EventType.WORKFLOW_CANCELLED, reason=reason)
-        code = "" if error is None else str(error["code"])
-        self.changes.mark("run.finished", self.run, outcome=status.lower(), error__code=code)
+        self.changes.finished(self.run, error)
 
     def _cancel_stage(self, stage: StageRow) -> None:
         # A leased job stays until its worker has let go of it (ghost "orphan") or its lease lapsed: the body still runs
@@ -171,7 +181,7 @@ class RunDraft:
         if begun:
             self.emit(EventType.STAGE_STARTED, stage_id=placed.stage.id, attempt=attempt)
         fence = Fence(self.run.run_id, placed.stage.id, 1, self.now)
-        self.lease(placed, fence, attempt=attempt, begun=begun)
+        self.lease(placed, fence, attempt=attempt, begun=begun, wait_ms=self.waited_ms)
 
     def lease(self, placed: PlacedStage, fence: Fence, *, attempt: int, begun: bool, wait_ms: int = 0) -> None:
         """Note a job as leased, with what its body is given."""
@@ -251,8 +261,7 @@ class RunDraft:
         )
         self.stages[place.stage_id].job_status = JobStatus(str(values["status"]))
 
-    # -- a stage under its job's fence
-    # ----------------------------------------------------------------------------------
+    # -- a stage under its job's fence -------------------------------------------------------------------------------
 
     def lease_job(self, stage: StageRow, job_attempt: int, worker_id: str) -> Fence:
         """Lease a queued job: its attempt counts up, and the clock of this transaction becomes its fence."""
@@ -358,8 +367,7 @@ class RunDraft:
             if is_news:
                 self.emit(EventType.ANNOTATION_CREATED, stage_id=stage.stage_id, key=annotation.key)
 
-    # -- items
-    # ----------------------------------------------------------------------------------------------------------
+    # -- items ------------------------------------------------------------------------------------------------------
 
     def settle_stage(self, stage: StageRow, status: StageStatus, fence: Fence | None, **values: object) -> None:
         """Move a stage to what its job came to; the fence, where one is given, says which job that was."""

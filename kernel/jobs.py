@@ -2,12 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from kernel.definition.workflow import PlacedStage, Workflow
 from kernel.fence import Fence
 from kernel.transition import stage_input
+
+
+def waited_ms(due_at: datetime, now: datetime) -> int:
+    """Return for how many milliseconds something was due, by the database's clock."""
+    return max(int((now - due_at).total_seconds() * 1000), 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,20 +2,24 @@
 
 A run carries the context of its `run.create` span (`traceparent`, `tracestate`), and with it the one decision whether
 it is sampled. What happens to it later is a child of that span, or linked to it where a child would keep a trace open
-for days. A run without a stored context (made by SQL, or where nothing traces) gets its trace, and the decision, from
-its id, so that every process comes to the same.
+for days. A run that was made without a context (by SQL, or where nothing traces) is given one by whoever starts it;
+one that has none even so is not sampled.
 
-`WORK` says on whose behalf code runs. It is the only source for what a span or a log line is stamped with: spans'
-attributes are anybody's to set. No baggage, because that leaves the process in outbound headers.
+`current_work` says on whose behalf code runs. It is the only source for what a span or a log line is stamped with:
+spans' attributes are anybody's to set, and so is a context variable, so what lies in ours is sealed. No baggage,
+because that leaves the process in outbound headers.
 """
 
 import hashlib
+import secrets
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from time import time_ns
+from types import NoneType
 from typing import Final, TypeAlias
 from uuid import UUID
 
@@ -41,7 +45,9 @@ Attributes: TypeAlias = Mapping[str, str | bool | int | float]
 SCOPE: Final = "tenantry"
 # In a context: whether the run that a new root belongs to is sampled. A host's sampler goes by it.
 RUN_SAMPLED: Final = create_key("tenantry-run-sampled")
-_DIGEST_RANGE: Final = 2**64
+# In a context: whose share of the sampled roots a new one is taken from.
+SHARE: Final = create_key("tenantry-share")
+_SECRET: Final = secrets.token_bytes(16)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _PARTS: Final = 4
@@ -95,18 +101,15 @@ class Marker:
         return Work(tenant_id, self.run_id, self.workflow, self.stage, attempt=self.attempt, op=self.name)
 
 
-@dataclass(slots=True)
-class Sampling:
-    """How many of the runs without a stored context are sampled, from 0 to 1.
+@dataclass(frozen=True, slots=True)
+class _Sealed:
+    """Work as it lies in the context variable; the seal holds for its tenant and run in this process alone."""
 
-    One figure for all processes that trace, set where the SDK is set up: each must come to the same decision.
-    """
-
-    unmarked_share: float = 0.02
+    work: Work
+    seal: int
 
 
-SAMPLING: Final = Sampling()
-WORK: ContextVar[Work | None] = ContextVar("tenantry_work", default=None)
+_WORK: ContextVar[_Sealed | None] = ContextVar("tenantry_work", default=None)
 
 
 def tracer() -> Tracer | None:
@@ -123,11 +126,31 @@ def _tracer_of(provider: TracerProvider) -> Tracer:
 @contextmanager
 def working(work: Work) -> Generator[None]:
     """Run the block on behalf of `work`."""
-    token = WORK.set(work)
+    token = _WORK.set(_Sealed(work, _seal(work)))
     try:
         yield
     finally:
-        WORK.reset(token)
+        _WORK.reset(token)
+
+
+def enter(work: Work) -> None:
+    """Make `work` that of the present context, for as long as the context lasts."""
+    _WORK.set(_Sealed(work, _seal(work)))
+
+
+def current_work() -> Work | None:
+    """Return on whose behalf code runs; None outside of work, and where foreign code has put something in its place."""
+    held: object = _WORK.get()
+    if not isinstance(held, _Sealed):
+        return None
+    work: object = held.work
+    # Exactly UUIDs: a class of somebody's own would hash as it likes.
+    is_plain = type(work) is Work and type(work.tenant_id) is UUID and type(work.run_id) in (UUID, NoneType)
+    return held.work if is_plain and held.seal == _seal(held.work) else None
+
+
+def _seal(work: Work) -> int:
+    return hash((_SECRET, work.tenant_id, work.run_id))
 
 
 @contextmanager
@@ -136,7 +159,7 @@ def on_step(step_id: str, op: str, attempt: int, attributes: Attributes | None =
 
     Leaving to wait (`BaseException`s that are no errors) is none.
     """
-    work = WORK.get()
+    work = current_work()
     own = None if work is None else replace(work, step=step_id, op=op)
     tracing = tracer() if own is not None and trace.get_current_span().is_recording() else None
     if own is None or tracing is None:
@@ -170,9 +193,9 @@ def failed(span: Span, error_type: str) -> None:
 
 
 def run_context(run_id: UUID, traceparent: str | None, tracestate: str | None = None) -> SpanContext:
-    """Return the context of the run's `run.create` span: the stored one or, without one, what its id says."""
+    """Return the context of the run's `run.create` span: the stored one or, without one, an unsampled one."""
     stored = None if traceparent is None else parse_traceparent(traceparent, tracestate)
-    return stored if stored is not None else _context_of_id(run_id, SAMPLING.unmarked_share)
+    return stored if stored is not None else _unsampled(run_id)
 
 
 @lru_cache(maxsize=4096)
@@ -197,37 +220,60 @@ def format_traceparent(context: SpanContext) -> str:
 
 # Asked for several times in a run's life: kept, because it is most of what a run that is not sampled costs.
 @lru_cache(maxsize=4096)
-def _context_of_id(run_id: UUID, share: float) -> SpanContext:
-    # Hashed, because the bits of a UUIDv7 are not evenly spread, and samplers go by a trace id's.
-    digest = hashlib.blake2b(run_id.bytes, digest_size=32).digest()
-    is_sampled = int.from_bytes(digest[24:], "big") < share * _DIGEST_RANGE
-    flags = TraceFlags(TraceFlags.SAMPLED if is_sampled else TraceFlags.DEFAULT)
-    numbers = int.from_bytes(digest[:16], "big"), int.from_bytes(digest[16:24], "big")
-    return SpanContext(*numbers, is_remote=True, trace_flags=flags)
+def _unsampled(run_id: UUID) -> SpanContext:
+    # A context all the same: what a body calls would begin a trace of its own without one, and decide anew.
+    digest = hashlib.blake2b(run_id.bytes, digest_size=24).digest()
+    numbers = int.from_bytes(digest[:16], "big"), int.from_bytes(digest[16:], "big")
+    return SpanContext(*numbers, is_remote=True, trace_flags=TraceFlags(TraceFlags.DEFAULT))
 
 
 # -- the engine's spans -----------------------------------------------------------------------------------------------
 
 
-def create_span(work: Work, traceparent: str | None, tracestate: str | None) -> tuple[str | None, str | None]:
-    """Tell of a run's creation in a span that ends at once; returns the context to store on the run.
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """The context to store on a run, and the span that tells of its creation: ended once the run is committed."""
+
+    traceparent: str | None
+    tracestate: str | None
+    _span: Span | None = None
+    _at_ns: int | None = None
+
+    def tell(self) -> None:
+        """Tell of the creation, as a moment."""
+        if self._span is not None:
+            self._span.end(self._at_ns)
+
+
+def creation_of(
+    work: Work, traceparent: str | None = None, tracestate: str | None = None, *, at: datetime | None = None
+) -> Creation:
+    """Begin to tell of a run's creation; the decision whether the run is sampled is made here.
 
     The caller's context is the parent: what it passes, or else the current span. Without an SDK the passed one is
-    stored, so that whoever traces later joins it.
+    stored, so that whoever traces later joins it. What was created earlier (`at`), where nothing traced, has no parent.
     """
     tracing = tracer()
     if tracing is None:
-        return traceparent, tracestate
+        return Creation(traceparent, tracestate)
     given = parse_traceparent(traceparent, tracestate)
-    context = None if given is None else trace.set_span_in_context(NonRecordingSpan(given))
+    context = set_value(SHARE, str(work.tenant_id), None if at is None else Context())
+    if given is not None:
+        context = trace.set_span_in_context(NonRecordingSpan(given), context)
+    at_ns = time_ns() if at is None else nanoseconds(at)
     with working(work):
         span = tracing.start_span(
-            f"run.create {work.workflow}", context, SpanKind.PRODUCER, attributes=_messaging(work, "create")
+            f"run.create {work.workflow}",
+            context,
+            SpanKind.PRODUCER,
+            attributes=messaging("send", work.workflow),
+            start_time=at_ns,
         )
-        span.end()
     own = span.get_span_context()
+    if not own.is_valid:
+        return Creation(traceparent, tracestate)
     state = own.trace_state.to_header() if own.trace_state else None
-    return (format_traceparent(own), state) if own.is_valid else (traceparent, tracestate)
+    return Creation(format_traceparent(own), state, span, at_ns)
 
 
 def traced_context(run_id: UUID, traceparent: str | None) -> SpanContext | None:
@@ -277,7 +323,7 @@ def start_execution(work: Work, stored: SpanContext, *, is_first: bool, attribut
             f"job.execute {work.workflow}/{work.stage}",
             context,
             SpanKind.CONSUMER,
-            attributes={**_messaging(work, "process"), **attributes},
+            attributes={**messaging("process", work.workflow), **attributes},
             links=links,
         )
 
@@ -287,10 +333,16 @@ def nanoseconds(at: datetime) -> int:
     return (at - _EPOCH) // _MICROSECOND * 1000
 
 
-def _messaging(work: Work, operation: str) -> dict[str, str]:
-    return {
+def messaging(operation: str, workflow: str | None, count: int | None = None) -> dict[str, str | int]:
+    """Return what a span is called in the conventions for messaging: `send receive process settle`.
+
+    `workflow` is the destination, where it is one; `count` says how many a batch brought.
+    """
+    named = {
         "messaging.system": SCOPE,
         "messaging.operation.type": operation,
         "messaging.operation.name": operation,
-        "messaging.destination.name": str(work.workflow),
+        "messaging.destination.name": workflow,
+        "messaging.batch.message_count": count,
     }
+    return {name: value for name, value in named.items() if value is not None}

@@ -35,6 +35,7 @@ from service.http import (
 from service.http.metrics import HttpMetrics
 from service.http.openapi import build_document, render_page
 from service.http.routing import Api
+from service.metrics import Exposition, engine
 from service.probes import ReadinessGate
 from service.problems import MEDIA_TYPE, problem_of
 from service.settings import Settings
@@ -90,6 +91,7 @@ def _build_api(settings: Settings, registry: Registry, work_due: Callable[[uuid.
         stale_lease_threshold=settings.stale_lease_threshold,
         job_absolute_timeout=settings.job_absolute_timeout,
     )
+    metrics = HttpMetrics()
     document = build_document(handler.opt["spec"] for handler in _api_routes(has_operator=has_operator))
     return Api(
         settings=settings,
@@ -102,7 +104,8 @@ def _build_api(settings: Settings, registry: Registry, work_due: Callable[[uuid.
         operator_database=Database(settings.operator_database()) if has_operator else None,
         slots=asyncio.Semaphore(settings.pool_size),
         stopping=asyncio.Event(),
-        metrics=HttpMetrics(),
+        metrics=metrics,
+        exposition=Exposition(engine, metrics.observe),
         telemetry=current(),
         document=document,
         page=render_page(document),
@@ -126,6 +129,7 @@ async def opened(app: Litestar) -> AsyncIterator[None]:
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(api.database)
         await stack.enter_async_context(api.telemetry.writing(api.database))
+        api.telemetry.measure(api.metrics.observe)
         if api.operator_database is not None:
             await stack.enter_async_context(api.operator_database)
         try:
@@ -144,10 +148,10 @@ async def _dress(message: Message, scope: Scope) -> None:
     headers.setdefault("Cache-Control", "no-store")
     api: Api = scope["litestar_app"].state.api
     route = scope.get("path_template")
-    method = str(scope.get("method", "")) if route else "ANY"
+    method = str(scope.get("method", "")) if route else "_OTHER"
     started_at = scope["state"].get("started_at")
     seconds = time.perf_counter() - started_at if started_at else 0.0
-    api.metrics.observe(method, (route or "unknown").replace(":str}", "}"), message["status"], seconds)
+    api.metrics.count(method, (route or "unknown").replace(":str}", "}"), message["status"], seconds)
 
 
 def _refuse(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:

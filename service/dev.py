@@ -18,8 +18,9 @@ from service.cli.refusals import explain
 from service.probes import ReadinessGate
 from service.process import serve_api
 from service.settings import Settings, load_registry
-from service.telemetry import set_up
+from service.telemetry import current, set_up
 from service.worker.host import WorkerHost
+from service.worker.metrics import HostMetrics
 from service.worker.process import run_host, worker_databases
 from tenancy import Database
 
@@ -41,6 +42,8 @@ async def serve(settings: Settings, worker_url: str, registry: Registry) -> None
     work, dispatch = worker_databases(worker_settings)
     async with Database(work) as database, Database(dispatch) as dispatcher, asyncio.TaskGroup() as tasks:
         host = WorkerHost(worker_settings, registry, database, dispatcher)
+        metrics = HostMetrics(host)
+        current().measure(metrics.observe, metrics.refresh)
         tasks.create_task(serve_api(replace(settings, shutdown_grace=DRAIN), registry, stop, host.wake))
         tasks.create_task(run_host(host, ReadinessGate(database), dispatcher, stop))
 
@@ -51,8 +54,9 @@ def main() -> None:
     try:
         settings = Settings.from_environment(os.environ)
         registry = load_registry(settings.require("workflows"))
-        set_up("tenantry", settings.trace_tenant_header)
+        set_up("tenantry", settings.trace_tenant_header, registry.modules)
         uvloop.run(serve(settings, os.environ[WORKER_URL], registry))
+        current().close()
     except Exception as error:  # noqa: BLE001 - the outermost frame: what comes here has no other handler
         for line in explain(error):
             complain(line)

@@ -95,7 +95,7 @@ def run_api(settings: Settings) -> int:
     settings.require("database_url")
     registry = load_registry(settings.require("workflows"))
     collect_rarely()
-    set_up("tenantry-api", settings.trace_tenant_header)
+    set_up("tenantry-api", settings.trace_tenant_header, registry.modules)
     loop_factory = None if sys.platform == "win32" else uvloop.new_event_loop
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         status = runner.run(_run(settings, registry))

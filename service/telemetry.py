@@ -1,7 +1,8 @@
 """Sets up OpenTelemetry's SDK for a process of ours, from the standard `OTEL_*` variables.
 
 Without any of them a bounded share of the runs is sampled and kept in the span store. With an OTLP endpoint everything
-that is sampled goes there too. `OTEL_SDK_DISABLED=true` switches all of it off, and the engine then does not even look.
+that is sampled goes there too, and what is counted. `OTEL_SDK_DISABLED=true` switches all of it off, and the engine
+then does not even look.
 Where the process already has a provider (an application that embeds the engine), that one is left alone.
 """
 
@@ -9,98 +10,40 @@ import asyncio
 import contextlib
 import os
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import CancelledError
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from threading import Lock, Thread
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import version as installed_version
+from threading import Thread
 from time import monotonic
 from typing import Final
+from uuid import uuid4
 
 from opentelemetry import trace
-from opentelemetry.context import Context, create_key, get_value
+from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.sdk.trace.sampling import (
-    ALWAYS_OFF,
-    ALWAYS_ON,
-    Sampler,
-    SamplingResult,
-    TraceIdRatioBased,
-)
-from opentelemetry.trace import ProxyTracerProvider, get_current_span
+from opentelemetry.sdk.trace.sampling import Sampler
+from opentelemetry.trace import ProxyTracerProvider
 
-from kernel.telemetry import RUN_SAMPLED, SAMPLING, WORK, Sampling, Work
-from service.spans import OwnedSpan, SpanStore, is_private, public_attributes, public_links
+from kernel.telemetry import Work, current_work
+from service.metrics import Source, engine
+from service.otlp import MetricSender, sender_of
+from service.sampling import RunSampler, sampler_of
+from service.spans import SpanStore
+from service.visibility import OwnedSpan, Visibility
 from tenancy import Database
 
-# In a context: whose share of the sampled roots a new one is taken from.
-SHARE: Final = create_key("tenantry-share")
-SHARE_PER_S: Final = 5.0
-SHARE_BURST: Final = 50.0
-MAX_SHARES: Final = 10_000
 MAX_EXPORTERS: Final = 256
+# Spans that began and have not ended; some never do, and whose the oldest of so many was is forgotten.
+MAX_OPEN: Final = 50_000
 OPERATOR: Final = "operator"
-_PARENT_BASED: Final = "parentbased_"
-
-
-class RunSampler(Sampler):
-    """Decides once a run: what has a parent follows it, a linked root its run, and only a new root is decided on."""
-
-    def __init__(self, root: Sampler) -> None:
-        self._root = root
-
-    def should_sample(
-        self, parent_context: Context | None, trace_id: int, *args: object, **kwargs: object
-    ) -> SamplingResult:
-        """Return the decision."""
-        parent = get_current_span(parent_context).get_span_context()
-        if parent.is_valid:
-            is_sampled: object = parent.trace_flags.sampled
-        else:
-            is_sampled = get_value(RUN_SAMPLED, parent_context)
-        sampler = self._root if is_sampled is None else ALWAYS_ON if is_sampled else ALWAYS_OFF
-        return sampler.should_sample(parent_context, trace_id, *args, **kwargs)  # type: ignore[arg-type]
-
-    def get_description(self) -> str:
-        """Return what it is."""
-        return f"RunSampler({self._root.get_description()})"
-
-
-class ShareSampler(Sampler):
-    """Samples a few roots a second of each share, bursts included: a quiet tenant is always traced, a busy one in part.
-
-    A share is what the context says (`SHARE`), else the span's name.
-    """
-
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self._clock = clock
-        self._lock = Lock()
-        self._shares: OrderedDict[object, tuple[float, float]] = OrderedDict()
-
-    def should_sample(
-        self, parent_context: Context | None, trace_id: int, name: str, *args: object, **kwargs: object
-    ) -> SamplingResult:
-        """Return the decision: sampled while the share has something left."""
-        is_sampled = self._take(get_value(SHARE, parent_context) or name)
-        sampler = ALWAYS_ON if is_sampled else ALWAYS_OFF
-        return sampler.should_sample(parent_context, trace_id, name, *args, **kwargs)  # type: ignore[arg-type]
-
-    def get_description(self) -> str:
-        """Return what it is."""
-        return f"ShareSampler({SHARE_PER_S:g}/s)"
-
-    def _take(self, share: object) -> bool:
-        now = self._clock()
-        with self._lock:
-            left, at = self._shares.pop(share, (SHARE_BURST, now))
-            left = min(left + (now - at) * SHARE_PER_S, SHARE_BURST)
-            is_had = left >= 1
-            self._shares[share] = (left - is_had, now)
-            if len(self._shares) > MAX_SHARES:
-                self._shares.popitem(last=False)
-        return is_had
+REFRESH_WITHIN_S: Final = 3.0
 
 
 class OwningProcessor(SpanProcessor):
@@ -117,14 +60,16 @@ class OwningProcessor(SpanProcessor):
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:  # noqa: ARG002 - the SDK's signature
         """Take the owner."""
-        work = WORK.get()
+        work = current_work()
         if work is not None and span.context is not None:
-            self._owners[span.context.span_id] = work
+            self.own(span.context.span_id, work)
             span.set_attributes(work.attributes())
 
     def own(self, span_id: int, work: Work) -> None:
         """Name the owner of a span that began before it was known whose it is."""
         self._owners[span_id] = work
+        if len(self._owners) > MAX_OPEN:
+            self._owners.pop(next(iter(self._owners)), None)
 
     def on_end(self, span: ReadableSpan) -> None:
         """Hand it on."""
@@ -151,17 +96,18 @@ class TenantExporter(SpanExporter):
     A tenant's copy is what the tenant may see: no hosts, no statements, no links to what is not its own.
     """
 
-    def __init__(self, make: Callable[[str], SpanExporter]) -> None:
+    def __init__(self, make: Callable[[str], SpanExporter], visibility: Visibility) -> None:
         """`make` returns the exporter that sends with a given value of the header."""
         self._make = make
+        self._visibility = visibility
         self._exporters: OrderedDict[str, SpanExporter] = OrderedDict()
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send the groups one after the other; one that fails does not stop the others."""
         groups: dict[str, list[ReadableSpan]] = {OPERATOR: list(spans)}
         for span in spans:
-            if isinstance(span, OwnedSpan) and span.work is not None and not is_private(span):
-                groups.setdefault(str(span.work.tenant_id), []).append(_tenants_copy(span))
+            if isinstance(span, OwnedSpan) and span.work is not None and not self._visibility.is_private(span):
+                groups.setdefault(str(span.work.tenant_id), []).append(self._visibility.copy(span))
         results = [self._exporter(owner).export(group) for owner, group in groups.items()]
         return SpanExportResult.SUCCESS if set(results) == {SpanExportResult.SUCCESS} else SpanExportResult.FAILURE
 
@@ -180,11 +126,15 @@ class TenantExporter(SpanExporter):
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """What a process traces with; `provider` is None where nothing of ours does."""
+    """What a process tells of itself with; `provider` is None where nothing of ours traces.
+
+    `metrics` is None where none leave.
+    """
 
     store: SpanStore
     processor: OwningProcessor | None = None
     provider: TracerProvider | None = None
+    metrics: MetricSender | None = None
 
     def own(self, span: trace.Span, work: Work) -> None:
         """Name the owner of a span that began before it was known whose it is."""
@@ -199,10 +149,24 @@ class Telemetry:
 
     def close(self, timeout_s: float = 3.0) -> None:
         """Send what waits, for so long at most: a collector that is away must not hold a process that ends."""
+        deadline = monotonic() + timeout_s
+        closings: list[Callable[[], None]] = []
         if self.provider is not None:
-            sending = Thread(target=self.provider.shutdown, daemon=True)
-            sending.start()
-            sending.join(timeout_s)
+            closings.append(self.provider.shutdown)
+        if self.metrics is not None:
+            closings.append(partial(self.metrics.close, timeout_s))
+        threads = [Thread(target=closing, daemon=True) for closing in closings]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(deadline - monotonic(), 0))
+
+    def measure(self, source: Source, refresh: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Send what a source says, if metrics leave; `refresh` is awaited before, in the loop that runs now."""
+        if self.metrics is None:
+            return
+        loop = asyncio.get_running_loop()
+        self.metrics.add(source, None if refresh is None else partial(_refresh, refresh, loop))
 
     @asynccontextmanager
     async def writing(self, database: Database) -> AsyncIterator[None]:
@@ -228,54 +192,57 @@ def current() -> Telemetry:
     return _current[-1] if _current else _OFF
 
 
-def set_up(service: str, tenant_header: str | None = None, environ: Mapping[str, str] = os.environ) -> Telemetry:
-    """Set up tracing for this process, once; `service` is its name unless `OTEL_SERVICE_NAME` gives one.
+def set_up(
+    service: str,
+    tenant_header: str | None = None,
+    modules: Iterable[str] = (),
+    environ: Mapping[str, str] = os.environ,
+) -> Telemetry:
+    """Set up traces and metrics for this process, once; `service` is its name unless `OTEL_SERVICE_NAME` gives one.
 
-    With `tenant_header` (`X-Scope-OrgID`), spans leave grouped by tenant.
+    With `tenant_header` (`X-Scope-OrgID`), spans leave grouped by tenant. `modules` are those of the stages' functions.
     """
     is_taken = not isinstance(trace.get_tracer_provider(), ProxyTracerProvider)
     if is_taken or environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return current()
-    root = sampler_of(environ)
-    made = make(service, exporter_of(environ, tenant_header), root)
-    SAMPLING.unmarked_share = unmarked_share_of(root)
+    visibility, resource = Visibility(modules), resource_of(service)
+    traced = make(resource, exporter_of(environ, tenant_header, visibility), sampler_of(environ), visibility)
+    made = replace(traced, metrics=sender_of(environ, resource))
+    if made.metrics is not None:
+        made.metrics.add(engine)
     trace.set_tracer_provider(made.provider)  # type: ignore[arg-type]
     _current.append(made)
     return made
 
 
-def make(service: str, exporter: SpanExporter | None, root: Sampler) -> Telemetry:
+def make(
+    resource: Resource, exporter: SpanExporter | None, root: Sampler, visibility: Visibility | None = None
+) -> Telemetry:
     """Return a provider of ours with its processor and store; nothing global is touched."""
-    store = SpanStore()
+    store = SpanStore(visibility)
     processor = OwningProcessor([BatchSpanProcessor(exporter)] if exporter is not None else [], store)
-    name = os.environ.get("OTEL_SERVICE_NAME") or service
-    provider = TracerProvider(
-        sampler=RunSampler(root), resource=Resource.create({SERVICE_NAME: name}), shutdown_on_exit=False
-    )
+    provider = TracerProvider(sampler=RunSampler(root), resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(processor)
     return Telemetry(store, processor, provider)
 
 
-def sampler_of(environ: Mapping[str, str]) -> Sampler:
-    """Return the sampler of new roots that `OTEL_TRACES_SAMPLER` names, ours when it names none."""
-    name = environ.get("OTEL_TRACES_SAMPLER", "").strip().lower().removeprefix(_PARENT_BASED)
-    if name == "always_on":
-        return ALWAYS_ON
-    if name == "always_off":
-        return ALWAYS_OFF
-    if name == "traceidratio":
-        return TraceIdRatioBased(float(environ.get("OTEL_TRACES_SAMPLER_ARG") or 1.0))
-    return ShareSampler()
+def resource_of(service: str) -> Resource:
+    """Return what this process is called by whoever receives what it tells: by itself, where the variables do not say.
+
+    Without an id of its own the counts of two processes would be taken for one that jumps.
+    """
+    given = Resource.create().attributes
+    own = {
+        SERVICE_NAME: os.environ.get("OTEL_SERVICE_NAME") or service,
+        SERVICE_VERSION: given.get(SERVICE_VERSION) or installed_version("tenantry"),
+        SERVICE_INSTANCE_ID: given.get(SERVICE_INSTANCE_ID) or str(uuid4()),
+    }
+    return Resource.create(own)
 
 
-def unmarked_share_of(root: Sampler) -> float:
-    """Return how many of the runs that carry no decision are sampled: those from SQL, or from where nothing traces."""
-    if root is ALWAYS_ON or root is ALWAYS_OFF:
-        return float(root is ALWAYS_ON)
-    return root.rate if isinstance(root, TraceIdRatioBased) else Sampling().unmarked_share
-
-
-def exporter_of(environ: Mapping[str, str], tenant_header: str | None) -> SpanExporter | None:
+def exporter_of(
+    environ: Mapping[str, str], tenant_header: str | None, visibility: Visibility | None = None
+) -> SpanExporter | None:
     """Return where spans go by OTLP, None when no endpoint is set."""
     endpoints = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
     is_off = environ.get("OTEL_TRACES_EXPORTER", "otlp").strip().lower() == "none"
@@ -283,21 +250,17 @@ def exporter_of(environ: Mapping[str, str], tenant_header: str | None) -> SpanEx
         return None
     if tenant_header is None:
         return OTLPSpanExporter()
-    return TenantExporter(lambda owner: OTLPSpanExporter(headers={tenant_header.lower(): owner}))
+    header = tenant_header.lower()
+    return TenantExporter(lambda owner: OTLPSpanExporter(headers={header: owner}), visibility or Visibility())
 
 
-def _tenants_copy(span: OwnedSpan) -> ReadableSpan:
-    return ReadableSpan(
-        name=span.name,
-        context=span.context,
-        parent=span.parent,
-        resource=Resource({SERVICE_NAME: "tenantry"}),
-        attributes=public_attributes(span.attributes),
-        events=[event for event in span.events if event.name != "exception"],
-        links=public_links(span),
-        kind=span.kind,
-        status=span.status,
-        start_time=span.start_time,
-        end_time=span.end_time,
-        instrumentation_scope=span.instrumentation_scope,
-    )
+def _refresh(refresh: Callable[[], Awaitable[None]], loop: asyncio.AbstractEventLoop) -> None:
+    """Have something looked up in its loop, from a thread that waits for it; not in a loop that has ended."""
+
+    async def look() -> None:
+        await refresh()
+
+    if loop.is_running():
+        looked = asyncio.run_coroutine_threadsafe(look(), loop)
+        with contextlib.suppress(FutureTimeoutError, CancelledError):
+            looked.result(REFRESH_WITHIN_S)

@@ -6,7 +6,7 @@ failures and deadlocks: they are the owner's to see, as they are.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
@@ -21,6 +21,7 @@ from sqlalchemy import PoolProxiedConnection
 from sqlalchemy.exc import PendingRollbackError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
+from tenancy.aftermath import aftermath_of
 from tenancy.errors import (
     REPEATABLE_STATES,
     DatabaseUnavailableError,
@@ -185,6 +186,10 @@ class SqlAlchemyAdapter(CallersTransaction):
 
     def _is_in_transaction(self) -> bool:
         return self._connection.in_transaction()
+
+    def after_commit(self, tell: Callable[[], None]) -> None:
+        """Call `tell` as the caller's transaction is committed; not when it or its savepoint is rolled back."""
+        aftermath_of(self._connection).add(tell)
 
     async def _fetch_on(self, statement: Statement, params: dict[str, object]) -> list[Row]:
         result = await self._run(statement, params)

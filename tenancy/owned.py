@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 from uuid import UUID
@@ -28,7 +28,7 @@ from tenancy.errors import (
 )
 from tenancy.pools import Pool
 from tenancy.sql import Statement
-from tenancy.transaction import Adapter, Call, Row, rows_of
+from tenancy.transaction import Adapter, Call, Row, rows_of, tell_all
 
 logger = logging.getLogger(__name__)
 # PgBouncer's own refusals and a server that goes away or comes up look like these.
@@ -55,6 +55,8 @@ class OwnedTransaction(Adapter):
         self._opening = opening
         self._in_one_message = in_one_message
         self._is_over = False
+        self._is_committed = False
+        self._afterwards: list[Callable[[], None]] = []
         self._has_failed = False
         self._pool = pool
         self._has_begun = False
@@ -71,6 +73,13 @@ class OwnedTransaction(Adapter):
         """Refuse a transaction that has failed or is over; nobody but us binds it, so nothing else is asked."""
         del writes
         self._check()
+
+    def after_commit(self, tell: Callable[[], None]) -> None:
+        """Call `tell` once COMMIT has been answered; at once when it has been."""
+        if self._is_committed:
+            tell()
+        else:
+            self._afterwards.append(tell)
 
     async def fetch_batch(self, calls: Sequence[Call]) -> list[list[Row]]:
         """Run statements in order in one message, with what was held back before them.
@@ -114,7 +123,7 @@ class OwnedTransaction(Adapter):
         """
         if self._is_over or (self._connection is None and not self._held):
             self._check_failed()
-            self._is_over = True
+            self._committed()
             return
         async with self._lock:
             await self._close(self._take_held())
@@ -149,9 +158,15 @@ class OwnedTransaction(Adapter):
             cursors = await self._run(calls, closing=True)
         except DatabaseUnavailableError as error:
             raise CommitOutcomeUnknownError("the connection broke while COMMIT was under way") from error
-        self._is_over = True
+        self._committed()
         await self._give_back()
         return cursors
+
+    def _committed(self) -> None:
+        """Note that it is done, and tell whoever waited for it."""
+        self._is_over = self._is_committed = True
+        waiting, self._afterwards = self._afterwards, []
+        tell_all(waiting)
 
     def _check(self) -> None:
         self._check_failed()

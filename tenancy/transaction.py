@@ -1,7 +1,8 @@
 """What the kernel sees of a database: one open transaction bound to one tenant, whoever owns and drives it."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol, cast
 from uuid import UUID
@@ -10,6 +11,7 @@ import psycopg
 
 from tenancy.sql import Statement
 
+logger = logging.getLogger(__name__)
 Row = Mapping[str, Any]
 Call = tuple[Statement, Mapping[str, object]]
 
@@ -63,6 +65,14 @@ class TenantTransaction(RoleTransaction, Protocol):
         """
         ...
 
+    def after_commit(self, tell: Callable[[], None]) -> None:
+        """Call `tell` once what was done so far is committed, never when it is not; at once where it is already.
+
+        A COMMIT whose reply was lost counts as none. A caller's transaction ends out of our sight, but for
+        SQLAlchemy's: elsewhere `tell` is called at once, whatever becomes of the transaction.
+        """
+        ...
+
 
 class Adapter:
     """What all adapters share: the lock, the tenant's parameter and the calls made of others."""
@@ -86,6 +96,10 @@ class Adapter:
         """Run a statement and return its first row, if there is one."""
         rows = await self.fetch_all(statement, **params)
         return rows[0] if rows else None
+
+    def after_commit(self, tell: Callable[[], None]) -> None:
+        """Call `tell` at once: the end of this transaction is out of sight."""
+        tell()
 
     async def execute(self, statement: Statement, **params: object) -> int:
         """Run a statement and return how many rows it wrote."""
@@ -113,6 +127,15 @@ class Adapter:
 
     async def _execute(self, statement: Statement, params: dict[str, object]) -> int:
         raise NotImplementedError
+
+
+def tell_all(waiting: Iterable[Callable[[], None]]) -> None:
+    """Tell what a commit was waited for with; what goes wrong there is no failure of what is written."""
+    for tell in waiting:
+        try:
+            tell()
+        except Exception:
+            logger.exception("after_commit_failed")
 
 
 async def rows_of(cursor: psycopg.AsyncCursor[dict[str, Any]]) -> list[Row]:

@@ -15,7 +15,7 @@ from kernel.command import Command, Scope, handles
 from kernel.definition.registry import Registry
 from kernel.draft import LeaseBudget, RunDraft
 from kernel.drafting import draft_held_runs
-from kernel.jobs import LeasedJob
+from kernel.jobs import LeasedJob, waited_ms
 from kernel.lanes import EVERYWHERE, Look, Sight, lane_items, sight_of
 from kernel.states import RunStatus, StageStatus
 from kernel.suspension import lease_replay
@@ -120,7 +120,7 @@ def lease_one(draft: RunDraft, row: Row, leases: LeaseBudget) -> GhostJob | None
         return GhostJob(draft.run.run_id, stage_id, "orphan")
     if not leases.take():
         return None
-    wait_ms = max(int((draft.now - row["available_at"]).total_seconds() * 1000), 0)
+    wait_ms = waited_ms(row["available_at"], draft.now)
     if row["replay"]:
         fence = lease_replay(draft, stage, row["job_attempt"], leases)
         draft.lease(placed, fence, attempt=stage.attempt, begun=True, wait_ms=wait_ms)

@@ -112,9 +112,17 @@ class Execution:
 
 async def execute_leased(job: LeasedJob, who: Execution) -> JobExecuted:
     """Ask, begin, run and settle a leased job, each write in a transaction of `who`'s."""
+    tracing = ExecutionSpan.of(who.tenant_id, job)
+    try:
+        return await _execute_leased(job, who, tracing)
+    finally:
+        # Settled, it has ended before.
+        tracing.end("lost", None)
+
+
+async def _execute_leased(job: LeasedJob, who: Execution, tracing: ExecutionSpan) -> JobExecuted:
     tenant_id, transactions, scope = who.tenant_id, who.transactions, who.scope
     limit, journal = scope.limits.max_payload_bytes, StageJournal()
-    tracing = ExecutionSpan.of(tenant_id, job)
     with tracing.entered():
         performance = await ask_when(job, tenant_id, limit, journal)
     if performance is None and not job.begun:
@@ -127,12 +135,12 @@ async def execute_leased(job: LeasedJob, who: Execution) -> JobExecuted:
     if performance is None:
         with tracing.entered():
             performance = await perform(job, tenant_id, limit, _Ledger(job, transactions, scope), journal)
+    tracing.settle()
     settlement = Settlement(job, performance.outcome, performance.annotations, performance.steps, performance.report)
     try:
         async with transactions() as tx:
             (settled,) = await job_settle(JobSettle(who.worker_id, [settlement], wait=True), tx, scope)
     except TransactionAbortedError as aborted:
-        tracing.end("lost", None)
         failure = _what_spoilt(performance.outcome, aborted)
         raise failure from failure.__cause__
     tracing.end(settled.status, performance.outcome)

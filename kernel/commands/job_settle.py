@@ -33,7 +33,7 @@ from kernel.execution.outcome import (
 from kernel.fencing import Fenced, Hold, lock_fenced
 from kernel.jobs import LeasedJob
 from kernel.locking import StageRow, load_outputs, load_stages, recall_attempts
-from kernel.states import TERMINAL_STAGE_STATUSES, JobStatus, RunStatus, StageStatus
+from kernel.states import TERMINAL_RUN_STATUSES, TERMINAL_STAGE_STATUSES, JobStatus, RunStatus, StageStatus
 from kernel.suspension import suspend
 from tenancy import Row, TenantTransaction, load_sql
 
@@ -273,6 +273,9 @@ def _superseded(draft: RunDraft, job: LeasedJob) -> Settled:
         (stage.settled_attempt, stage.settled_started_at) == (job.fence.attempt, job.fence.started_at)
     )
     if mine and stage is not None:
+        if draft.run.status in TERMINAL_RUN_STATUSES and draft.run.updated_at == stage.updated_at:
+            # It ended the run, in the same transaction; what was to be told of that waited for a reply that never came.
+            draft.changes.finished(draft.run)
         return Settled(job.run_id, job.stage_id, "settled", stage_status=stage.status, run_status=draft.run.status)
     return Settled(job.run_id, job.stage_id, "superseded", run_status=draft.run.status)
 

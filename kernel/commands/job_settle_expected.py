@@ -106,7 +106,7 @@ async def job_settle_expected(command: JobSettleExpected, tx: TenantTransaction,
     )
     assert row is not None
     if row["is_written"]:
-        batch.changes.tell(tx.tenant_id)
+        batch.changes.tell_after(tx)
     return SettledAsExpected(settled if row["is_written"] else None, row["now"])
 
 

@@ -87,6 +87,7 @@ def _reap_one(draft: RunDraft, row: Row, limits: KernelLimits) -> ReapedLease | 
         return None
     attempt: int = row["job_attempt"]
     reason = ABSOLUTE_CAP if row["over_cap"] else HEARTBEAT_LOST
+    draft.changes.moves.leases_expired += 1
     draft.changes.mark("lease.expired", draft.run, stage, reason=reason)
     if row["over_cap"]:
         error = f"{ABSOLUTE_CAP}: the stage ran longer than {_seconds(limits.job_absolute_timeout)} s"

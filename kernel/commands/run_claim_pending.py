@@ -18,6 +18,7 @@ from kernel.definition.registry import Registry
 from kernel.definition.workflow import Workflow
 from kernel.draft import NO_LEASES, LeaseBudget, RunDraft
 from kernel.errors import InvalidConfigError, InvalidInputError
+from kernel.jobs import waited_ms
 from kernel.lanes import EVERYWHERE, Look, Pair, Sight, lane_items, sight_of
 from kernel.locking import LockedRun, locked_run
 from kernel.states import RunStatus
@@ -69,7 +70,8 @@ async def run_claim_pending(command: RunClaimPending, tx: TenantTransaction, sco
     if standing and standing[0]["status"] != "active":
         return RunsClaimed(())
     changes = Changes()
-    drafts = start_runs(await with_inputs(scope.blobs, tx, rows), scope.registry, NO_LEASES, changes)
+    pending = await with_inputs(scope.blobs, tx, rows)
+    drafts = start_runs(pending, scope.registry, NO_LEASES, changes, tx.tenant_id)
     await changes.write(tx)
     return claimed_of(drafts)
 
@@ -91,8 +93,14 @@ def sight(rows: Sequence[Row], drafts: Sequence[RunDraft], promoted: Sequence[Ro
     return sight_of(rows, lambda row: row["run_id"] in taken, promoted)
 
 
-def start_runs(rows: Iterable[Row], registry: Registry, leases: LeaseBudget, changes: Changes) -> list[RunDraft]:
-    """Start the locked runs: pin, check, open the first group; the drafts come back in the order of the rows."""
+def start_runs(
+    rows: Iterable[Row], registry: Registry, leases: LeaseBudget, changes: Changes, tenant_id: UUID
+) -> list[RunDraft]:
+    """Start the locked runs: pin, check, open the first group; the drafts come back in the order of the rows.
+
+    A run that nobody has traced so far, from SQL for instance, has its `run.create` told here and its context stored
+    with the pin.
+    """
     drafts: list[RunDraft] = []
     pinned: dict[tuple[str, str], Workflow] = {}
     for row in rows:
@@ -101,6 +109,8 @@ def start_runs(rows: Iterable[Row], registry: Registry, leases: LeaseBudget, cha
         if workflow is None:
             continue
         draft = RunDraft(run, changes, workflow, run_input=row["input"], run_config=row["config"])
+        draft.trace(tenant_id)
+        draft.waited_ms = waited_ms(row["available_at"], run.now)
         refusal = _refusal(workflow, row)
         if refusal is None:
             draft.start()

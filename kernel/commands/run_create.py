@@ -32,7 +32,7 @@ from kernel.errors import (
 )
 from kernel.idempotency import key_faults
 from kernel.states import RunStatus
-from kernel.telemetry import Work, create_span
+from kernel.telemetry import Work, creation_of
 from tenancy import Call, Row, TenantTransaction, load_sql
 
 SQL = load_sql(__file__)
@@ -132,13 +132,15 @@ async def run_create(command: RunCreate, tx: TenantTransaction, scope: Scope) ->
     now: datetime = admission["now"]
     version = request.workflow.definition_version
     work = Work(tx.tenant_id, run_id, command.workflow_id, op="run.create")
-    traceparent, tracestate = create_span(work, command.traceparent, command.tracestate)
-    created = RunCreated(run_id, RunStatus.PENDING, version, False, now, command.run_at or now, traceparent)
+    creation = creation_of(work, command.traceparent, command.tracestate)
+    run_at = command.run_at or now
+    created = RunCreated(run_id, RunStatus.PENDING, version, False, now, run_at, creation.traceparent)
     aside = PutAside(scope.blobs)
-    creation = _creation(request, created, tracestate, aside)
+    call = _creation(request, created, creation.tracestate, aside)
     if aside.contents:
         await scope.blobs.put(tx, aside.contents)
-    await tx.send([creation])
+    await tx.send([call])
+    tx.after_commit(creation.tell)
     return created
 
 

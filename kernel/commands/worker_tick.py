@@ -83,8 +83,8 @@ async def worker_tick(command: WorkerTick, tx: TenantTransaction, scope: Scope) 
     started: list[RunDraft] = []
     if allowed > 0:
         resumed, ghosts = await job_claim.lease_jobs(answers["jobs"][:allowed], budget, changes, tx, scope)
-        rows = await with_inputs(scope.blobs, tx, answers["runs"][: budget.left])
-        started = run_claim_pending.start_runs(rows, scope.registry, budget, changes)
+        pending = await with_inputs(scope.blobs, tx, answers["runs"][: budget.left])
+        started = run_claim_pending.start_runs(pending, scope.registry, budget, changes, tx.tenant_id)
     await changes.write(tx)
     runs_due, jobs_due = answers["runs_due"], answers["jobs_due"]
     return Ticked(

@@ -40,6 +40,12 @@ class Registry:
         """The pairs of workflow id and version that this build executes."""
         return self._served
 
+    @property
+    def modules(self) -> frozenset[str]:
+        """The modules that the stages' functions come from."""
+        placed = (placed for workflow in self._by_id.values() for group in workflow.groups for placed in group)
+        return frozenset(one.stage.function.__module__ for one in placed)
+
     def get(self, workflow_id: str) -> Workflow | None:
         """Return a workflow by id."""
         return self._by_id.get(workflow_id)

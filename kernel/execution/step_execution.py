@@ -66,7 +66,6 @@ class _State:
     is_over: bool = False
     has_warned: bool = False
     replayed: int = 0
-    attempts: int = 0
 
 
 @dataclass(slots=True)
@@ -117,11 +116,6 @@ class StepExecution:
         self.remaining: tuple[StepOp, ...] = ()
 
     # -- what hosts call ----------------------------------------------------------------------------------------------
-
-    @property
-    def attempts(self) -> int:
-        """How often this execution called the function of a `run` step."""
-        return self._state.attempts
 
     async def conclude(self, outcome: StageOutcome | None) -> StageOutcome:
         """Return what the execution comes to, its body having ended with `outcome`, or None for a suspension.

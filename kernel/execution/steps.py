@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Any
 from uuid import UUID, uuid4
 
+from kernel.counts import COUNTS
 from kernel.errors import StageAbortedError
 from kernel.execution.abort import AbortSignal
 from kernel.execution.durations import Duration, parse_duration
@@ -237,7 +238,7 @@ class Steps(StepExecution):
         try:
             scripted = self._scripted(use)
             function = claimed.fn if scripted is None else scripted.play
-            self._state.attempts += 1
+            COUNTS.step_attempts += 1
             with on_step(use.step_id, "step.run", row.attempt):
                 result = await call(function, step, self.threads, on_thread)
             text = encode(use.step_id, result, self.max_result_bytes)

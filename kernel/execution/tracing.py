@@ -1,31 +1,38 @@
-"""The span of one execution of a stage, from its lease to its settle, and the context that its body runs in."""
+"""One execution of a stage, from its lease to its settle: its span, its body's context, and how it is counted."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import Context, copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from time import monotonic
 from typing import Self
 from uuid import UUID
 
 from opentelemetry import trace
 from opentelemetry.context import attach
-from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan, Span
+from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan, Span, SpanKind
 
+from kernel.counts import COUNTS
 from kernel.execution.outcome import StageFailed, StageOutcome
 from kernel.jobs import LeasedJob
-from kernel.telemetry import WORK, Work, failed, run_context, start_execution, tracer, working
+from kernel.telemetry import Work, enter, failed, messaging, run_context, start_execution, tracer, working
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ExecutionSpan:
-    """One execution's span, recording or not, and on whose behalf its body runs."""
+    """One execution's span, recording or not, and on whose behalf its body runs; `began_at` is monotonic."""
 
     work: Work
     span: Span
+    began_at: float = field(default_factory=monotonic)
+    _settling: Span | None = None
+    _has_ended: bool = False
 
     @classmethod
     def of(cls, tenant_id: UUID, job: LeasedJob) -> Self:
-        """Start the span of a leased job's execution."""
+        """Count a leased job's execution as begun, and start its span."""
+        COUNTS.jobs_started += 1
+        COUNTS.queue_wait.observe(job.queue_wait_ms / 1000)
         attempt = job.attempt if job.begun else job.attempt + 1
         stored = (
             run_context(job.run_id, job.traceparent, job.tracestate) if tracer() is not None else INVALID_SPAN_CONTEXT
@@ -54,13 +61,34 @@ class ExecutionSpan:
         context.run(self._enter)
         return context
 
+    def settle(self) -> None:
+        """Note that the body has ended and what it came to is about to be written."""
+        tracing = tracer() if self.span.is_recording() else None
+        if tracing is not None:
+            work = replace(self.work, op="job.settle")
+            with working(work):
+                self._settling = tracing.start_span(
+                    f"job.settle {work.workflow}/{work.stage}",
+                    trace.set_span_in_context(self.span),
+                    SpanKind.CLIENT,
+                    attributes=messaging("settle", work.workflow),
+                )
+
     def end(self, status: str, outcome: StageOutcome | None) -> None:
-        """End the span with what became of the execution: how it was settled and, if it was, its outcome.
+        """End it, once, with what became of the execution: how it was settled and, if it was, its outcome.
 
         A failed attempt is an error; leaving to wait, giving back and being told to stop are none.
         """
+        if self._has_ended:
+            return
+        self._has_ended = True
+        name = outcome_name(status, outcome)
+        COUNTS.jobs_finished[name] += 1
+        if outcome is not None:
+            COUNTS.execution.observe(monotonic() - self.began_at)
+        if self._settling is not None:
+            self._settling.end()
         if self.span.is_recording():
-            name = type(outcome).__name__.removeprefix("Stage").lower() if status == "settled" else status
             self.span.set_attribute("tenantry.outcome", name)
             if isinstance(outcome, StageFailed) and status == "settled":
                 failed(self.span, outcome.error.partition(":")[0])
@@ -68,14 +96,15 @@ class ExecutionSpan:
 
     @contextmanager
     def entered(self) -> Generator[None]:
-        """Run the block as this work, in the present task; one that raises ends the span as lost."""
+        """Run the block as this work, in the present task."""
         with working(self.work), trace.use_span(self.span, record_exception=False, set_status_on_exception=False):
-            try:
-                yield
-            except BaseException:
-                self.end("lost", None)
-                raise
+            yield
 
     def _enter(self) -> None:
-        WORK.set(self.work)
+        enter(self.work)
         attach(trace.set_span_in_context(self.span))
+
+
+def outcome_name(status: str, outcome: StageOutcome | None) -> str:
+    """Return what an execution came to, in one word: its outcome if that was settled, else why it was not."""
+    return type(outcome).__name__.removeprefix("Stage").lower() if status == "settled" else status

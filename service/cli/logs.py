@@ -9,7 +9,7 @@ from typing import Any, Final
 import orjson
 from opentelemetry import trace
 
-from kernel.telemetry import WORK
+from kernel.telemetry import current_work
 
 # What every record has; the rest was given as `extra` and belongs in the line.
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -17,7 +17,7 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 def _correlate(record: logging.LogRecord) -> bool:
     """Say in a record on whose behalf it was written, and in which span; what it says itself stays."""
-    work = WORK.get()
+    work = current_work()
     span = trace.get_current_span().get_span_context()
     found: dict[str, object] = {}
     if work is not None:

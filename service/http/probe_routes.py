@@ -4,8 +4,8 @@ from typing import Final
 
 from litestar.response.base import ASGIResponse
 
-from service.http.metrics import CONTENT_TYPE
 from service.http.routing import Call, RouteSpec, answer, route
+from service.metrics import CONTENT_TYPE
 from service.probes import NotReadyError
 from service.problems import unavailable
 from tenancy import TenancyError
@@ -32,7 +32,7 @@ async def readyz(call: Call) -> ASGIResponse:
 @route(RouteSpec("GET", "/metrics", "Metrics in the text format of Prometheus.", audience="anyone"))
 async def metrics(call: Call) -> ASGIResponse:
     """Answer what was counted."""
-    return ASGIResponse(body=call.api.metrics.exposition(), media_type=CONTENT_TYPE)
+    return ASGIResponse(body=call.api.exposition.text(), media_type=CONTENT_TYPE)
 
 
 ROUTES: Final = (healthz, readyz, metrics)

@@ -26,6 +26,7 @@ from service.http.bodies import ENVELOPE_BYTES, parse_body, read_body
 from service.http.metrics import HttpMetrics
 from service.http.queries import Query
 from service.http.tracing import inbound, request_span, shown_path
+from service.metrics import Exposition
 from service.patience import within
 from service.probes import NotReadyError, ReadinessGate
 from service.problems import not_found, unauthorized, unavailable
@@ -62,6 +63,7 @@ class Api:
     slots: asyncio.Semaphore
     stopping: asyncio.Event
     metrics: HttpMetrics
+    exposition: Exposition
     telemetry: Telemetry
     document: Mapping[str, Any]
     page: str

@@ -8,9 +8,8 @@ from opentelemetry.context import Context, set_value
 from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanKind
 
 from kernel import KernelError
-from kernel.telemetry import failed, parse_traceparent, tracer
+from kernel.telemetry import SHARE, failed, parse_traceparent, tracer
 from service.problems import ProblemError
-from service.telemetry import SHARE
 
 SERVER_ERROR = 500
 MAX_TRACESTATE = 512

@@ -104,11 +104,11 @@ class Dispatcher:
         (served,) = await self._read("served_depth", served=self._served)
         (row,) = await self._read("depth")
         return {
-            "tenantry_queue_served_depth": served["depth"],
-            "tenantry_queue_served_oldest_age_seconds": served["oldest_age_s"],
-            "tenantry_queue_depth": row["depth"],
-            "tenantry_queue_running": row["running"],
-            "tenantry_queue_oldest_age_seconds": row["oldest_age_s"],
+            "tenantry.queue.served.depth": served["depth"],
+            "tenantry.queue.served.oldest_age": served["oldest_age_s"],
+            "tenantry.queue.depth": row["depth"],
+            "tenantry.queue.running": row["running"],
+            "tenantry.queue.oldest_age": row["oldest_age_s"],
         }
 
     async def _read(self, name: str, **params: object) -> list[Row]:

@@ -21,7 +21,6 @@ from kernel import (
     ExecutionSpan,
     Fence,
     LeasedJob,
-    Settled,
     Settlement,
     StageFailed,
     StageInvocation,
@@ -35,9 +34,7 @@ from kernel import (
     run_stage,
     run_when,
 )
-from kernel.states import TERMINAL_RUN_STATUSES
 from service.settings import Settings
-from service.worker.counts import Counts
 from service.worker.ledger_writer import LedgerWriter, StepLedger
 
 logger = logging.getLogger(__name__)
@@ -87,7 +84,6 @@ class Executor:
 
     def __init__(self, limits: "ExecutorLimits", tasks: asyncio.TaskGroup) -> None:
         self.concurrency = limits.concurrency
-        self.counts = Counts()
         self.executions: dict[Fence, Execution] = {}
         self.by_tenant: Counter[UUID] = Counter()
         self.writer: LedgerWriter | None = None
@@ -121,8 +117,6 @@ class Executor:
             execution = Execution(tenant_id, job)
             self.executions[job.fence] = execution
             self.by_tenant[tenant_id] += 1
-            self.counts.started += 1
-            self.counts.queue_wait.observe(job.queue_wait_ms / 1000)
             execution.task = self._tasks.create_task(self._execute(execution))
             if self._stopping is not None:
                 self.abort(execution, self._stopping)
@@ -177,7 +171,6 @@ class Executor:
                 await self._settle(execution, outcome, tracing)
         except Exception:
             # Nothing could be written about this job: its heartbeats stop here, and lease.reap_stale takes it back.
-            self.counts.outcomes["lost"] += 1
             logger.exception("execution_lost", extra={"stage_id": execution.job.stage_id})
         finally:
             # Settled, it has ended before; what was not begun, refused or given up is not the stage's failure.
@@ -210,7 +203,6 @@ class Executor:
             assert self.writer is not None
             begun = await self.writer.begin(execution.tenant_id, execution.job)
             if begun.status != "begun":
-                self.counts.outcomes[begun.status] += 1
                 if execution.tracing is not None:
                     execution.tracing.end(begun.status, None)
                 return None
@@ -306,6 +298,7 @@ class Executor:
     async def _settle(self, execution: Execution, outcome: StageOutcome, tracing: ExecutionSpan) -> None:
         assert self.writer is not None
         execution.is_settling = True
+        tracing.settle()
         job, tenant_id = execution.job, execution.tenant_id
         annotations = tuple(execution.journal.annotations())
         steps = execution.steps.remaining if execution.steps is not None else ()
@@ -317,18 +310,8 @@ class Executor:
             outcome = StageFailed(f"{type(error).__name__}: the outcome could not be stored", retryable=False)
             settled = await self.writer.settle(tenant_id, Settlement(job, outcome))
         tracing.end(settled.status, outcome)
-        self._count(execution, settled, outcome)
         self._forget(execution)
         self.start(tenant_id, settled.next_jobs)
-
-    def _count(self, execution: Execution, settled: Settled, outcome: StageOutcome) -> None:
-        counts = self.counts
-        counts.outcomes[_label(settled.status, outcome)] += 1
-        counts.execution.observe(monotonic() - execution.began_at)
-        if execution.steps is not None:
-            counts.step_attempts += execution.steps.attempts
-        if settled.status == "settled" and settled.run_status in TERMINAL_RUN_STATUSES:
-            counts.runs[str(settled.run_status).lower()] += 1
 
 
 def _end(ended: asyncio.Future[None] | None) -> None:
@@ -342,7 +325,3 @@ async def _interruptible(call: Coroutine[Any, Any, Any]) -> Any:
         return await call
     except KeyboardInterrupt as error:
         return StageFailed(f"KeyboardInterrupt: {error}".removesuffix(": "))
-
-
-def _label(status: str, outcome: StageOutcome) -> str:
-    return type(outcome).__name__.removeprefix("Stage").lower() if status == "settled" else status

@@ -65,8 +65,6 @@ class Pulse:
     found_at: float = 0.0
     lapsed_at: float = 0.0
     ticks: int = 0
-    claimed_runs: int = 0
-    reaped: int = 0
     is_database_away: bool = False
     due: list[DueTenant] = field(default_factory=list[DueTenant])
 
@@ -260,8 +258,6 @@ class WorkerHost:
         assert self.executor is not None
         state.is_capped = ticked.is_capped
         self.pulse.ticks += 1
-        self.pulse.claimed_runs += len(ticked.runs.claimed)
-        self.pulse.reaped += len(ticked.reaped.leases)
         self.executor.start(tenant_id, ticked.leased)
         is_found = bool(
             ticked.leased or ticked.promoted or ticked.reaped.leases or ticked.runs.refused or ticked.ghosts

@@ -20,6 +20,7 @@ from service.settings import Settings, load_registry
 from service.telemetry import current, set_up
 from service.worker.executor import LET_GO_S
 from service.worker.host import LAST_WRITES_S, WorkerHost
+from service.worker.metrics import HostMetrics
 from service.worker.status import serve_status
 from tenancy import Database, DatabaseSettings, DatabaseUnavailableError
 
@@ -42,7 +43,7 @@ def run_worker(settings: Settings) -> int:
     registry = load_registry(settings.require("workflows"))
     databases = worker_databases(settings)
     collect_rarely()
-    set_up("tenantry-worker", settings.trace_tenant_header)
+    set_up("tenantry-worker", settings.trace_tenant_header, registry.modules)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         host = runner.run(_run(settings, registry, databases))
         current().close()
@@ -110,8 +111,10 @@ async def _run(
         dispatch_database = await stack.enter_async_context(Database(dispatch))
         gate = ReadinessGate(database)
         host = WorkerHost(settings, registry, database, dispatch_database)
+        metrics = HostMetrics(host)
+        current().measure(metrics.observe, metrics.refresh)
         if settings.worker_http_port is not None:
-            await stack.enter_async_context(serve_status(settings, gate, host, stop))
+            await stack.enter_async_context(serve_status(settings, gate, host, metrics, stop))
         await run_host(host, gate, dispatch_database, stop)
         return host
 

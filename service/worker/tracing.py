@@ -5,7 +5,7 @@ from uuid import UUID
 from opentelemetry.context import Context
 
 from kernel import Ticked
-from kernel.telemetry import Work, tracer, working
+from kernel.telemetry import Work, messaging, tracer, working
 
 
 def tell_tick(tenant_id: UUID, ticked: Ticked, began_ns: int) -> None:
@@ -13,7 +13,9 @@ def tell_tick(tenant_id: UUID, ticked: Ticked, began_ns: int) -> None:
     tracing = tracer()
     if tracing is None:
         return
+    workflows = {job.workflow.id for job in ticked.leased}
     found = {
+        **messaging("receive", workflows.pop() if len(workflows) == 1 else None, len(ticked.leased)),
         "tenantry.tick.leased": len(ticked.leased),
         "tenantry.tick.runs": len(ticked.runs.claimed),
         "tenantry.tick.promoted": ticked.promoted,

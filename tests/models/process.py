@@ -5,7 +5,7 @@ gates stands still, as a machine does that swaps, or a packet that is late.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -278,6 +278,9 @@ class _Mortal:
 
     async def confirm(self, *, writes: bool) -> None:
         await self.tx.confirm(writes=writes)
+
+    def after_commit(self, tell: Callable[[], None]) -> None:
+        self.tx.after_commit(tell)
 
     async def fetch_all(self, statement: Statement, **params: object) -> Any:
         self.process.count()

@@ -50,7 +50,7 @@ class Tracing:
 def tracing(root: Sampler = ALWAYS_ON) -> Iterator[Tracing]:
     """Trace until the context ends."""
     kept = Kept()
-    made = telemetry.make("tests", kept, root)
+    made = telemetry.make(telemetry.resource_of("tests"), kept, root)
     before = trace._TRACER_PROVIDER
     trace._TRACER_PROVIDER = made.provider
     telemetry._current.append(made)

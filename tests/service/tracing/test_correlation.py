@@ -7,9 +7,10 @@ from uuid import uuid4
 import orjson
 from opentelemetry import trace
 
+from kernel.counts import BOUNDS_S, Spread
 from kernel.telemetry import Work, working
 from service.cli.logs import JsonLines, _correlate
-from service.worker.counts import BOUNDS_S, Spread
+from service.metrics import _buckets
 from tests.support.tracing import Tracing
 
 
@@ -42,6 +43,6 @@ def test_a_spread_counts_each_time_once_below_every_bound_that_holds_it() -> Non
     spread = Spread()
     for seconds in (0.0, 0.005, 0.3, 1e9):
         spread.observe(seconds)
-    buckets = dict(spread.buckets())
+    buckets = dict(_buckets(spread))
     assert (buckets["0.005"], buckets["0.25"], buckets["0.5"], buckets["3600"], buckets["+Inf"]) == (2, 2, 3, 3, 4)
     assert len(buckets) == len(BOUNDS_S) + 1

@@ -8,14 +8,11 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from kernel.telemetry import Work
-from service.http.metrics import HttpMetrics
-from service.worker.counts import Counts
-from service.worker.executor import Executor
-from service.worker.host import Pulse
-from service.worker.status import HostCollector
+from service.metrics import Instrument
+from tests.support.metrics import instruments, samples_of
+from tests.support.promql import asked_by
 
 FOLDER = Path(__file__).resolve().parents[3] / "helm" / "dashboards"
 BOARDS = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
@@ -31,7 +28,6 @@ OPS = {
 }
 # What the engine sets beside the stamp; test_span_tree.py sees each of them on a span.
 SET_BY_ENGINE = {"tenantry.outcome", "tenantry.queue.wait_ms", "error.type"}
-DEPTH = {"tenantry_queue_depth", "tenantry_queue_running", "tenantry_queue_oldest_age_seconds"}
 TARGET_LABELS = {"namespace", "pod"}
 COMPARISON = r'(?:span\.[a-z_.]+|span:(?:duration|status)) (?:=|>|=~) (?:"[^"]*"|error|\d+s?)'
 SELECTOR = rf"\{{ {COMPARISON}(?: && {COMPARISON})* \}}"
@@ -42,18 +38,6 @@ METRIC = (
 )
 PIPELINE = rf"{SELECTOR} \| {METRIC}"
 TRACEQL = re.compile(rf"{SELECTOR}|{PIPELINE}|100 \* \({PIPELINE}\) / \({PIPELINE}\)")
-
-
-class Host:
-    """A worker that has done nothing yet, as its collector sees it."""
-
-    def __init__(self) -> None:
-        self.pulse = Pulse()
-        self.executor = Executor.__new__(Executor)
-        self.executor.counts = Counts()
-        self.executor.executions = {}
-        self.executor.concurrency = 1
-        self.executor.counts.outcomes["completed"] = 1
 
 
 def panels(board: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -72,16 +56,7 @@ def targets(kind: str) -> list[tuple[str, str]]:
 
 def samples() -> dict[str, set[str]]:
     """Return every sample name of both processes, with its labels."""
-    registry = CollectorRegistry()
-    registry.register(HostCollector(Host()))  # type: ignore[arg-type]
-    http = HttpMetrics()
-    http.observe("POST", "/v1/runs", 201, 0.1)
-    found: dict[str, set[str]] = {name: set() for name in DEPTH}
-    for each in (registry, http._registry):
-        for metric in each.collect():
-            for sample in metric.samples:
-                found.setdefault(sample.name, set()).update(sample.labels)
-    return found
+    return {name: set(one.labels.values()) | extra for one in instruments() for name, extra in samples_of(one).items()}
 
 
 def test_there_is_one_for_a_tenant_and_one_for_the_operator() -> None:
@@ -133,15 +108,21 @@ def test_every_query_of_a_tenants_board_is_bound_to_the_tenant(where: str, query
 @pytest.mark.parametrize(("where", "query"), targets("prometheus"))
 def test_promql_asks_for_metrics_and_labels_that_are_exposed(where: str, query: str) -> None:
     exposed = samples()
-    names = set(re.findall(r"tenantry_\w+", query))
-    assert names
-    assert names <= exposed.keys(), where
-    labels = {label for name in names for label in exposed[name]} | TARGET_LABELS
-    matched = re.findall(r"\{([^}]*)\}", query)
-    assert {re.split(r"[!=]", term)[0] for terms in matched for term in terms.split(",")} <= labels
-    assert set(re.findall(r"by \((\w+)\)", query)) <= labels
-    assert [query.count(opening) for opening in "({["] == [query.count(closing) for closing in ")}]"]
+    asked = asked_by(query)
+    assert asked.metrics.keys() <= exposed.keys(), where
+    for name, labels in asked.metrics.items():
+        assert labels <= exposed[name] | TARGET_LABELS, where
+    assert asked.groups <= set().union(*(exposed[name] for name in asked.metrics)) | TARGET_LABELS, where
     # A counter alone is meaningless, and only counters have a rate.
-    assert all(
-        re.search(rf"(?:rate|increase)\({name}", query) for name in names if name.endswith(("_total", "_bucket"))
-    )
+    assert {name for name in asked.metrics if name.endswith(("_total", "_bucket"))} == asked.rated, where
+
+
+@pytest.mark.parametrize("one", instruments(), ids=lambda one: one.name)
+def test_a_metric_is_named_as_the_conventions_ask_and_ours_begin_with_our_name(one: Instrument) -> None:
+    assert re.fullmatch(r"[a-z]+(\.[a-z_]+)+", one.name)
+    assert one.exposed_name.startswith("tenantry_")
+    # Units in braces and seconds; a name says no unit, and a sum no `total`.
+    assert re.fullmatch(r"s|\{[a-z]+\}|", one.unit)
+    assert not re.search(r"(?:seconds|total|_s)$", one.name)
+    assert all("." in attribute for attribute in one.labels)
+    assert "tenant.id" not in one.labels

@@ -1,59 +1,23 @@
 """Spans that leave the process, as a real receiver gets them over HTTP; and what a worker that is killed leaves."""
 
-import gzip
-import threading
 from collections.abc import AsyncIterator, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from kernel import RunCreate
-from kernel.telemetry import SAMPLING, Work, run_context, working
-from service import telemetry
+from kernel.telemetry import Work, working
+from service import sampling, telemetry
 from tests.support.arena import Arena, arena
 from tests.support.environment import DatabaseUrls
+from tests.support.metrics import OtlpReceiver
 
 
-class Receiver:
-    """An OTLP receiver on a free port; `requests` are (value of the tenant header, decoded spans)."""
-
-    def __init__(self) -> None:
-        self.requests: list[tuple[str | None, list[dict[str, object]]]] = []
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                if self.headers.get("Content-Encoding") == "gzip":
-                    body = gzip.decompress(body)
-                outer.requests.append((self.headers.get("X-Scope-OrgID"), _decoded(body)))
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, format: str, *_: object) -> None:  # noqa: A002 (the name is the library's)
-                """Say nothing."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    def names(self) -> list[str]:
-        return [str(span["name"]) for _, spans in self.requests for span in spans]
-
-
-def _decoded(body: bytes) -> list[dict[str, object]]:
-    request = ExportTraceServiceRequest.FromString(body)
+def decoded(request: Any) -> list[dict[str, object]]:
     return [
         {
             "name": span.name,
@@ -68,18 +32,18 @@ def _decoded(body: bytes) -> list[dict[str, object]]:
 
 
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    opened = Receiver()
+def receiver() -> Iterator[OtlpReceiver]:
+    opened = OtlpReceiver()
     yield opened
     opened.close()
 
 
 def test_each_tenants_spans_leave_by_themselves_and_all_of_them_to_the_operator(
-    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    receiver: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
     exporter = telemetry.exporter_of({"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint}, "X-Scope-OrgID")
-    made = telemetry.make("tests", exporter, ALWAYS_ON)
+    made = telemetry.make(telemetry.resource_of("tests"), exporter, ALWAYS_ON)
     assert made.provider is not None
     tracer = made.provider.get_tracer("a library")
     mine, theirs = uuid4(), uuid4()
@@ -89,8 +53,8 @@ def test_each_tenants_spans_leave_by_themselves_and_all_of_them_to_the_operator(
     tracer.start_span("nobody's", attributes={"tenant.id": str(mine)}).end()
     made.provider.shutdown()
     got: dict[str | None, list[dict[str, object]]] = {}
-    for owner_id, spans in receiver.requests:
-        got.setdefault(owner_id, []).extend(spans)
+    for _, owner_id, request in receiver.requests:
+        got.setdefault(owner_id, []).extend(decoded(request))
     assert {owner_id: [span["name"] for span in spans] for owner_id, spans in got.items()} == {
         "operator": ["span 0", "span 1", "span 2", "nobody's"],
         str(mine): ["span 0", "span 2"],
@@ -118,35 +82,16 @@ def test_switched_off_nothing_is_set_up() -> None:
 
 def test_a_quiet_tenant_is_always_traced_and_a_busy_one_in_part() -> None:
     now = 0.0
-    sampler = telemetry.ShareSampler(clock=lambda: now)
+    sampler = sampling.ShareSampler(clock=lambda: now)
     busy = sum(sampler._take("busy") for _ in range(1_000))
-    assert (busy, sampler._take("quiet")) == (telemetry.SHARE_BURST, True)
+    assert (busy, sampler._take("quiet")) == (sampling.SHARE_BURST, True)
     now = 2.0
-    assert sum(sampler._take("busy") for _ in range(1_000)) == 2 * telemetry.SHARE_PER_S
-
-
-@pytest.mark.parametrize(
-    ("environ", "share"),
-    [
-        ({"OTEL_TRACES_SAMPLER": "always_on"}, 1.0),
-        ({"OTEL_TRACES_SAMPLER": "parentbased_always_off"}, 0.0),
-        ({"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.25"}, 0.25),
-        ({}, 0.02),
-    ],
-)
-def test_runs_that_carry_no_decision_are_sampled_as_the_variables_say_and_everywhere_alike(
-    environ: dict[str, str], share: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(SAMPLING, "unmarked_share", telemetry.unmarked_share_of(telemetry.sampler_of(environ)))
-    ids = [UUID(int=number) for number in range(4_000)]
-    decisions = [run_context(run_id, None).trace_flags.sampled for run_id in ids]
-    assert sum(decisions) / len(ids) == pytest.approx(share, abs=0.03)
-    assert [run_context(run_id, None).trace_flags.sampled for run_id in ids] == decisions
+    assert sum(sampler._take("busy") for _ in range(1_000)) == 2 * sampling.SHARE_PER_S
 
 
 @pytest.fixture
 async def ring(
-    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, database_urls: DatabaseUrls, tenant: UUID, tmp_path: Path
+    receiver: OtlpReceiver, monkeypatch: pytest.MonkeyPatch, database_urls: DatabaseUrls, tenant: UUID, tmp_path: Path
 ) -> AsyncIterator[Arena]:
     """An arena whose workers send what they trace to the receiver."""
     for name, value in (
@@ -158,7 +103,7 @@ async def ring(
         yield opened
 
 
-async def test_a_killed_worker_leaves_lease_expired_in_the_runs_trace(ring: Arena, receiver: Receiver) -> None:
+async def test_a_killed_worker_leaves_lease_expired_in_the_runs_trace(ring: Arena, receiver: OtlpReceiver) -> None:
     quick = {"stale_lease_threshold": "1s", "heartbeat_interval": "200ms"}
     task = {"diary": str(ring.diary), "seconds": 2.0}
     command = RunCreate("nap", task, traceparent=f"00-{'a' * 32}-{'b' * 16}-01")
@@ -175,5 +120,5 @@ async def test_a_killed_worker_leaves_lease_expired_in_the_runs_trace(ring: Aren
     assert stored["lease.expired"] == stored["run.finished"] == "a" * 32
     # The second attempt is a trace of its own.
     assert stored["job.execute nap/one"] != "a" * 32
-    assert {"lease.expired", "run.finished", "job.execute nap/one", "tick"} <= set(receiver.names())
-    assert next(span["service"] for _, spans in receiver.requests for span in spans) == ["the-worker"]
+    assert {"lease.expired", "run.finished", "job.execute nap/one", "tick"} <= {span.name for span in receiver.spans()}
+    assert {one[""]["service.name"] for one in receiver.metrics()} == {"the-worker"}

@@ -86,7 +86,9 @@ async def test_a_run_that_goes_straight_through_is_one_readable_trace(
     assert {parent_id(span) for span in (job, *of_run)} == {context(create).span_id}
     assert {parent_id(traced.one(name)) for name in ("GET", "step.run charge")} == {context(job).span_id}
     ours = [span for span in traced.spans() if (span.attributes or {}).get("tenantry.run.id") == str(run_id)]
-    assert len(ours) == 6
+    settle = traced.one("job.settle straight/work")
+    assert (parent_id(settle), settle.kind) == (context(job).span_id, SpanKind.CLIENT)
+    assert len(ours) == 7
     assert {context(span).trace_id for span in ours} == {context(create).trace_id}
     assert all((span.attributes or {})["tenant.id"] == str(tenant) for span in ours)
     assert dict(traced.one("GET").attributes or {}) == {
@@ -94,7 +96,12 @@ async def test_a_run_that_goes_straight_through_is_one_readable_trace(
         "tenantry.stage": "work", "tenantry.attempt": 1, "tenantry.op": "job.execute",
     }  # fmt: skip
     assert isinstance((job.attributes or {})["tenantry.queue.wait_ms"], int)
-    assert (job.attributes or {})["messaging.system"] == "tenantry"
+    operations = {
+        (span.attributes or {})["messaging.operation.type"]: (span.attributes or {})["messaging.system"]
+        for span in (create, traced.one("tick"), job, settle)
+    }
+    assert operations == dict.fromkeys(("send", "receive", "process", "settle"), "tenantry")
+    assert (traced.one("tick").attributes or {})["messaging.batch.message_count"] == 1
     assert [span.start_time == span.end_time for span in of_run] == [True, True]
 
 

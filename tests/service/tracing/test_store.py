@@ -71,7 +71,8 @@ async def test_spans_of_two_tenants_in_one_flush_never_mix_and_no_body_can_forge
         rows = await look("select * from tenantry.spans where tenant_id = %s", owner)
         assert {row["run_id"] for row in rows} == {run_id}
         assert sorted(row["name"] for row in rows) == [
-            "forged", "forged", "job.execute forger/forge", "run.create forger", "run.finished", "run.started",
+            "forged", "forged", "job.execute forger/forge", "job.settle forger/forge", "run.create forger", "run.finished",
+            "run.started",
         ]  # fmt: skip
         assert {row["attributes"]["tenant.id"] for row in rows} == {str(owner)}
         assert {row["attributes"]["tenantry.run.id"] for row in rows} == {str(run_id)}

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import pytest
 
+from kernel.counts import COUNTS
 from tests.support import waiting
 from tests.support.arena import Arena
 from tests.support.hosts import running, settings
@@ -24,7 +25,8 @@ FAILURE: Carries = lambda data: b"commit" in data and b"stage:retrying" in data 
 
 
 @pytest.mark.parametrize("which", sorted(COMMITS))
-async def test_a_lost_reply_costs_no_lease_and_no_second_outcome(ring: Arena, which: str) -> None:
+async def test_a_lost_reply_costs_no_lease_no_second_outcome_and_no_count(ring: Arena, which: str) -> None:
+    ended = COUNTS.runs_finished["completed"]
     async with LossyProxy(ring.urls.worker) as proxy, running(settings(ring.urls, database_url=proxy.url)):
         await ring.start("nap", 1)
         await ring.all_over()
@@ -34,6 +36,7 @@ async def test_a_lost_reply_costs_no_lease_and_no_second_outcome(ring: Arena, wh
         assert await ring.all_over(20) == {"COMPLETED": 4}
         assert time.monotonic() - began < 15
         assert proxy.lost == 1
+    assert COUNTS.runs_finished["completed"] - ended == 4
     await ring.assert_settled_once()
     stages = await ring.stages()
     assert {stage["attempt"] for stage in stages} == {1}

@@ -12,6 +12,7 @@ import pytest
 from service.probes import ReadinessGate
 from service.settings import Settings
 from service.worker.host import WorkerHost
+from service.worker.metrics import HostMetrics
 from service.worker.status import STALLED_AFTER_S, StatusApp
 from tenancy import Database, DatabaseSettings
 from tests.support import factories, stress
@@ -26,7 +27,7 @@ class Asked:
         self.stop = asyncio.Event()
         settings = Settings(database_url=urls.worker, dispatcher_database_url=urls.dispatcher)
         self.host = WorkerHost(settings, stress.NAPS_ONLY, database, dispatch_database)
-        app = StatusApp(ReadinessGate(database), self.host, self.stop)
+        app = StatusApp(ReadinessGate(database), self.host, HostMetrics(self.host), self.stop)
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://worker.test")  # type: ignore[arg-type]
 
     async def get(self, path: str) -> tuple[int, str]:
@@ -71,7 +72,7 @@ async def test_a_worker_that_stops_is_not_ready(asked: Asked) -> None:
 async def test_depth_and_age_are_told_over_all_tenants_and_of_what_is_served_here(
     asked: Asked, ring: Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.worker.status.DEPTH_FRESH_S", 0.0)
+    monkeypatch.setattr("service.worker.metrics.DEPTH_FRESH_S", 0.0)
     before = await asked.metrics()
     other = await factories.create_tenant(ring.superuser)
     await ring.start("nap", 3)
@@ -94,7 +95,7 @@ async def test_depth_and_age_are_told_over_all_tenants_and_of_what_is_served_her
 async def test_an_unpinned_run_counts_as_served_and_another_version_does_not(
     asked: Asked, ring: Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.worker.status.DEPTH_FRESH_S", 0.0)
+    monkeypatch.setattr("service.worker.metrics.DEPTH_FRESH_S", 0.0)
     before = (await asked.metrics())["tenantry_queue_served_depth"]
     await ring.start("nap", 3)
     for version, run in zip(("", "sha256-gone"), await runs_of(ring), strict=False):
@@ -123,16 +124,16 @@ async def test_the_depth_is_read_once_for_scrapes_in_a_row_and_not_told_when_it_
     async with Database(settings) as database, Database(dispatch) as dispatch_database:
         asked = Asked(urls, database, dispatch_database)
         async with asked.client:
-            monkeypatch.setattr("service.worker.status.DEPTH_FRESH_S", 3600.0)
+            monkeypatch.setattr("service.worker.metrics.DEPTH_FRESH_S", 3600.0)
             assert (await asked.metrics())["tenantry_queue_depth"] == 0
             own_cluster.postgres.kill()
             assert (await asked.metrics())["tenantry_queue_depth"] == 0
-            monkeypatch.setattr("service.worker.status.DEPTH_FRESH_S", 0.0)
+            monkeypatch.setattr("service.worker.metrics.DEPTH_FRESH_S", 0.0)
             # A scrape of Prometheus waits ten seconds.
             async with asyncio.timeout(8):
                 metrics = await asked.metrics()
             assert metrics["tenantry_database_away"] == 1
-            assert not [name for name in metrics if "queue" in name]
+            assert not [name for name in metrics if name.startswith("tenantry_queue") and "wait" not in name]
             assert [name for name in metrics if name.startswith("tenantry_build_info")]
             assert (await asked.get("/healthz"))[0] == 200
             assert (await asked.get("/readyz"))[0] == 503
