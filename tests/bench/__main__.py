@@ -3,7 +3,7 @@
 import argparse
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
 
@@ -40,6 +40,13 @@ LIVE = (
     Setting(processes=2, live_batch=50, live_clients=2),
     Setting(processes=2, live_batch=50, live_clients=2, live_by_sql=True),
 )
+# Compared with ours, without an SDK: the ratios say what tracing costs.
+TRACED: dict[str, tuple[tuple[str, str], ...]] = {
+    OURS: (("OTEL_SDK_DISABLED", "true"),),
+    "none sampled": (("OTEL_TRACES_SAMPLER", "always_off"),),
+    "10 % sampled": (("OTEL_TRACES_SAMPLER", "traceidratio"), ("OTEL_TRACES_SAMPLER_ARG", "0.1")),
+}
+TRACED_RUNS = {False: 5000, True: 1000}
 Part = Callable[[BenchCluster, Plan], Iterable[Figure]]
 
 
@@ -109,6 +116,20 @@ def w5(cluster: BenchCluster, plan: Plan) -> Iterable[Figure]:
         yield from attempt("W5 accepts", "1 process", lambda: api.accepts(cluster, 3 if plan.is_quick else 6))
 
 
+def tracing(cluster: BenchCluster, plan: Plan) -> Iterable[Figure]:
+    """Tracing: W1 backlog without an SDK, with one that samples no run, and with one that samples a tenth."""
+    count = TRACED_RUNS[plan.is_quick]
+    for _ in range(plan.rounds + 1):
+        for contender, environment in TRACED.items():
+            setting = Setting(concurrency=128, environment=environment)
+            measure = partial(_traced, cluster, setting, contender, count)
+            yield from attempt("W1 tracing", setting.label, lambda m=measure: [m()], contender)
+
+
+def _traced(cluster: BenchCluster, setting: Setting, contender: str, count: int) -> Figure:
+    return replace(ours.backlog(cluster, setting, count), work="W1 tracing", contender=contender)
+
+
 def budget(cluster: BenchCluster, plan: Plan) -> Iterable[Figure]:
     """The budgets: what a run may cost, who has work, claims at depth."""
     sizes = Sizes(1000, 50_000, 50_000, 20_000) if plan.is_quick else Sizes()
@@ -141,7 +162,7 @@ def attempt(
         yield show(Figure(work, contender, setting, None, note=note))
 
 
-PARTS: dict[str, Part] = {"w1": w1, "w2": w2, "w3": w3, "w4": w4, "w5": w5, "budgets": budget}
+PARTS: dict[str, Part] = {"w1": w1, "w2": w2, "w3": w3, "w4": w4, "w5": w5, "tracing": tracing, "budgets": budget}
 
 
 def main() -> int:

@@ -1,5 +1,6 @@
 """The tree of spans of a run: what is a child, what is linked, what is an error, and who decides on sampling."""
 
+from contextlib import suppress
 from datetime import timedelta
 from uuid import UUID
 
@@ -8,7 +9,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
-from kernel import Kernel, Registry, RunCreate, StageContext, StepSignal, stage, workflow
+from kernel import Kernel, Registry, RunCancel, RunCreate, StageContext, StepSignal, stage, workflow
 from kernel.telemetry import format_traceparent
 from tenancy import Database
 from tests.support import waiting
@@ -177,3 +178,13 @@ async def test_an_application_is_the_parent_of_the_runs_it_starts(traced: Tracin
     with trace.get_tracer("an application").start_as_current_span("order") as order:
         await hand.create("single")
     assert parent_id(traced.one("run.create single")) == order.get_span_context().span_id
+
+
+async def test_what_was_rolled_back_is_told_to_no_trace(traced: Tracing, hand: HandWorker) -> None:
+    run_id = await hand.create("single")
+    with suppress(LookupError):
+        async with hand.transaction() as tx:
+            await hand.kernel.dispatch(RunCancel(run_id), tx)
+            await hand.kernel.dispatch(RunCreate("single", {"n": 2}), tx)
+            raise LookupError
+    assert traced.names() == ["run.create single"]
