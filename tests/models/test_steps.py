@@ -31,6 +31,7 @@ from kernel import (
     Fence,
     Kernel,
     LeaseReapStale,
+    PostgresBlobs,
     RunCancel,
     RunCreate,
     RunReapStuck,
@@ -38,6 +39,7 @@ from kernel import (
     Step,
     StepSignal,
 )
+from kernel.blobs import INLINE_BYTES
 from kernel.command import Command
 from kernel.execution import step_execution, steps
 from tests.models.clockwork import World
@@ -55,6 +57,7 @@ from tests.models.promises import (
     expected_output,
     moves,
 )
+from tests.support.blobs import UNMATCHED
 from tests.support.environment import DatabaseUrls
 from tests.support.stagehand import play_of
 
@@ -63,12 +66,25 @@ WHO = st.integers(0, 1)
 SECONDS = st.sampled_from((1, 6, 21, 61, 121, 301, 301, 601, 1201, 1201, 3601))
 SOAK_SEED = int(os.environ.get("SOAK_SEED") or random.SystemRandom().randrange(1_000_000))
 QUERIES = (
-    "select * from tenantry.workflow_runs where run_id = %(run_id)s",
+    """
+    select run.*, coalesce(run.output, blob.content::json) as output
+    from tenantry.workflow_runs as run
+    left join tenantry.workflow_blobs as blob
+      on run.status = 'COMPLETED' and blob.run_id = run.run_id and blob.digest = run.output_digest
+    where run.run_id = %(run_id)s
+    """,
     "select * from tenantry.workflow_stages where run_id = %(run_id)s",
     "select * from tenantry.job_queue where run_id = %(run_id)s",
-    "select * from tenantry.workflow_steps where run_id = %(run_id)s",
+    """
+    select step.*, coalesce(step.result, blob.content::json) as result
+    from tenantry.workflow_steps as step
+    left join tenantry.workflow_blobs as blob
+      on step.status = 'completed' and blob.run_id = step.run_id and blob.digest = step.result_digest
+    where step.run_id = %(run_id)s
+    """,
     "select * from tenantry.outbox_events where run_id = %(run_id)s and sequence > %(told)s order by sequence",
     "select * from tenantry.workflow_annotations where run_id = %(run_id)s and key = 'step.outcome_conflict'",
+    UNMATCHED,
 )
 
 
@@ -114,13 +130,17 @@ class StepsMachine(RuleBasedStateMachine):
         max_attempts=st.sampled_from((100, 3)),
         linger_s=st.sampled_from((3600.0, 0.0, None)),
         may_cancel=st.booleans(),
+        inline_bytes=st.sampled_from((INLINE_BYTES, 0)),
     )
-    def start(self, program: Program, max_attempts: int, linger_s: float | None, may_cancel: bool) -> None:
+    def start(
+        self, program: Program, max_attempts: int, linger_s: float | None, may_cancel: bool, inline_bytes: int
+    ) -> None:
         self.play = Play(program)
         self.play.on_begin = self._function_begins
         self.max_attempts, self.linger_s, self.may_cancel = max_attempts, linger_s, may_cancel
         self.waits = [node.step_id for node in program.nodes() if node.kind in ("signal", "hasty")]
-        self.kernel = Kernel(play_of(self.play.body, max_attempts=max_attempts))
+        # Payloads all in their rows, or all in the blob store.
+        self.kernel = Kernel(play_of(self.play.body, max_attempts=max_attempts), blobs=PostgresBlobs(inline_bytes))
         self.world.run(self._start())
 
     @rule(who=WHO, gates=st.integers(1, 6), which=st.integers(0, 2))
@@ -272,7 +292,9 @@ class StepsMachine(RuleBasedStateMachine):
         if self.run_id is None:
             return
         before, told = self.latest, len(self.latest.events)
-        (run,), stages, jobs, ledger, events, notes = await self.world.look(*QUERIES, run_id=self.run_id, told=told)
+        (run,), stages, jobs, ledger, events, notes, strays = await self.world.look(
+            *QUERIES, run_id=self.run_id, told=told, tenant_id=self.world.tenant_id
+        )
         after = self.latest = Snapshot(
             now=self.world.now(),
             run=run,
@@ -292,6 +314,7 @@ class StepsMachine(RuleBasedStateMachine):
             *broken_ledger(before, after, self.play),
             *broken_notes(after.notes),
             *broken_wake_up(before, after, self.play.executions),
+            *(f"the payload {stray['digest']} {stray['fault']}" for stray in strays),
         ]
 
     def _function_begins(self, node: Node, step: Step) -> None:

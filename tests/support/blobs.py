@@ -19,11 +19,12 @@ with referring as (
   where tenant_id = %(tenant_id)s and status = 'COMPLETED' and output is null
   union
   select run_id, result_digest from tenantry.workflow_steps
-  where tenant_id = %(tenant_id)s and status = 'completed' and result is null and kind <> 'sleep'
+  where tenant_id = %(tenant_id)s and status = 'completed' and result is null
+    and (kind <> 'sleep' or result_digest is not null)
 ), kept as (
   select run_id, digest from tenantry.workflow_blobs where tenant_id = %(tenant_id)s
 )
-select referring.run_id, encode(referring.digest, 'hex'), 'is not kept'
+select referring.run_id, encode(referring.digest, 'hex') as digest, 'is not kept' as fault
 from referring
 where not exists (select from kept where kept.run_id = referring.run_id and kept.digest = referring.digest)
 union all
