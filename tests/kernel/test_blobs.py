@@ -47,7 +47,7 @@ from kernel.queries.run_list import RunFilter, run_list
 from kernel.queries.stage_get import stage_outputs
 from kernel.queries.step_list import step_list
 from tenancy import Database, TenantTransaction, load_sql
-from tests.support.blobs import unmatched
+from tests.support.blobs import PurgedMeanwhile, purge_all, unmatched
 from tests.support.looking import Look
 from tests.support.workflows import HandWorker
 
@@ -292,22 +292,6 @@ async def test_purge_leaves_no_payload(worker: HandWorker, look: Look) -> None:
         assert (await worker.kernel.dispatch(purge, tx)).run_ids == (run_id,)
     assert await blobs_of(look, run_id) == []
     assert len(await blobs_of(look, kept)) == 1
-
-
-@dataclass(frozen=True)
-class PurgedMeanwhile(PostgresBlobs):
-    """Has somebody else purge every run that is over, before it looks for payloads."""
-
-    elsewhere: HandWorker = field(kw_only=True)
-
-    async def get(self, tx: TenantTransaction, keys: Collection[BlobKey]) -> Mapping[BlobKey, str]:
-        await purge_all(self.elsewhere)
-        return await PostgresBlobs.get(self, tx, keys)
-
-
-async def purge_all(worker: HandWorker) -> None:
-    async with worker.transaction() as tx:
-        await worker.kernel.dispatch(RunPurge(datetime.now(UTC) + timedelta(days=1)), tx)
 
 
 async def large_step(worker: HandWorker) -> tuple[UUID, StepOp]:

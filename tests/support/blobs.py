@@ -1,8 +1,15 @@
 """Whether payloads and references match: nothing kept that nobody refers to, nothing referred to that is not kept."""
 
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from psycopg import AsyncConnection
+
+from kernel import BlobKey, PostgresBlobs, RunPurge
+from tenancy import TenantTransaction
+from tests.support.workflows import HandWorker
 
 UNMATCHED = """
 with referring as (
@@ -41,3 +48,20 @@ async def unmatched(superuser: AsyncConnection, tenant_id: UUID) -> list[tuple[U
     """Return (run, digest, fault) of what does not match among a tenant's rows, past every policy."""
     cursor = await superuser.execute(UNMATCHED, {"tenant_id": tenant_id})
     return [(run_id, digest, fault) for run_id, digest, fault in await cursor.fetchall()]
+
+
+@dataclass(frozen=True)
+class PurgedMeanwhile(PostgresBlobs):
+    """Has somebody else purge every run that is over, before it looks for payloads."""
+
+    elsewhere: HandWorker = field(kw_only=True)
+
+    async def get(self, tx: TenantTransaction, keys: Collection[BlobKey]) -> Mapping[BlobKey, str]:
+        await purge_all(self.elsewhere)
+        return await PostgresBlobs.get(self, tx, keys)
+
+
+async def purge_all(worker: HandWorker) -> None:
+    """Purge what is over of a worker's tenant."""
+    async with worker.transaction() as tx:
+        await worker.kernel.dispatch(RunPurge(datetime.now(UTC) + timedelta(days=1)), tx)

@@ -182,7 +182,7 @@ class HandLedger:
 
     async def read(self) -> Sequence[StepRow]:
         async with self.hand.transaction() as tx:
-            return await read_steps(tx, self.job.run_id, self.job.stage_id)
+            return await read_steps(tx, self.job.run_id, self.job.stage_id, self.hand.kernel.scope.blobs)
 
 
 async def steps_of(look: Look, run_id: UUID) -> dict[str, dict[str, Any]]:

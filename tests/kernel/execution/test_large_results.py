@@ -7,13 +7,14 @@ from uuid import UUID
 
 import pytest
 
-from kernel import Registry, StageContext, stage, workflow
+from kernel import Kernel, Registry, StageContext, stage, workflow
 from kernel.blobs import INLINE_BYTES
 from kernel.queries.run_get import run_get
 from kernel.queries.step_list import step_list
 from kernel.testing import Harness
 from tenancy import Database
 from tests.kernel.testing.plays import play
+from tests.support.blobs import PurgedMeanwhile
 from tests.support.looking import Look
 from tests.support.stagehand import Make, Stagehand, finish, steps_of
 
@@ -53,6 +54,27 @@ async def test_a_replay_is_given_what_the_first_execution_was(make: Make, look: 
     assert json.loads(view.output or "") == {"quoted": LARGE, "told": OTHER}
     assert {step.step_id: json.loads(step.result or "") for step in listed} == {"quote": LARGE, "told": OTHER}
     assert await texts_of(look, hand) == [OTHER, LARGE, {"quoted": LARGE, "told": OTHER}]
+
+
+async def test_a_replay_whose_run_is_purged_while_it_reads_is_a_ghosts(make: Make) -> None:
+    went_on: list[Any] = []
+
+    async def body(ctx: StageContext[Any]) -> Any:
+        went_on.append(await ctx.step.run("quote", lambda: LARGE))
+        await ctx.step.sleep("rest", "1h")
+
+    hand = make(body)
+    run_id = await hand.start()
+    await hand.go()
+    hand.clock.advance(hours=2)
+    job = await hand.lease()
+    await hand.cancel(run_id)
+    hand.kernel = Kernel(hand.registry, blobs=PurgedMeanwhile(elsewhere=hand.second()))
+    act = await hand.perform(job)
+    # Neither a failure of the stage nor a body that goes on with nothing: the lease is lost, and the settle finds no run.
+    assert went_on == [LARGE]
+    assert act.abort.reason == "lease-lost"
+    assert (await hand.conclude(act)).ghost_reason == "orphan"
 
 
 async def test_what_a_step_a_stage_and_a_run_answer_with_is_kept_once(make: Make, look: Look) -> None:
