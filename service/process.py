@@ -17,7 +17,7 @@ from kernel import Registry
 from service.app import create_app
 from service.http.routing import Api
 from service.memory import collect_rarely
-from service.probes import NotReadyError
+from service.probes import RECHECK_AFTER_S, NotReadyError, ReadinessGate
 from service.settings import Settings, load_registry
 from service.telemetry import current, set_up
 from tenancy import UnsafeRoleError
@@ -72,18 +72,20 @@ async def serve_api(
     app = create_app(settings, registry, work_due)
     server = ApiServer(app, settings)
     api: Api = app.state.api
-    try:
-        await api.gate.check()
-    except NotReadyError as refusal:
-        # Not a reason to leave: the gate looks again before it lets the first request through.
-        _log.warning("api_not_ready: %s", refusal)
+    # Not ready is no reason to leave: nothing is let through the gate, and the login is checked when it can be.
+    is_ready = await _is_ready(api.gate)
     with _listen(settings) as listener:
         async with asyncio.TaskGroup() as tasks:
             watch = tasks.create_task(_stop_when(stop, server))
+            check = None if is_ready else tasks.create_task(_find_refusal(api.gate, server))
             try:
                 await server.serve(sockets=[listener])
             finally:
                 watch.cancel()
+                if check is not None:
+                    check.cancel()
+    if check is not None and not check.cancelled() and (refusal := check.result()) is not None:
+        raise refusal
 
 
 def run_api(settings: Settings) -> int:
@@ -124,6 +126,28 @@ def _listen(settings: Settings) -> socket.socket:
     except OSError as error:
         reason = error.strerror or str(error)
         raise OSError(f"port: cannot listen on {settings.host}:{settings.port}: {reason}") from error
+
+
+async def _is_ready(gate: ReadinessGate) -> bool:
+    try:
+        await gate.check()
+    except NotReadyError as refusal:
+        _log.warning("api_not_ready: %s", refusal)
+        return False
+    return True
+
+
+async def _find_refusal(gate: ReadinessGate, server: ApiServer) -> UnsafeRoleError | None:
+    """Look until the database is ready, whether anybody asks or not; end the server when its login is refused."""
+    try:
+        while True:
+            await asyncio.sleep(RECHECK_AFTER_S)
+            with contextlib.suppress(NotReadyError):
+                await gate.check()
+                return None
+    except UnsafeRoleError as refusal:
+        server.stop()
+        return refusal
 
 
 async def _stop_when(stop: asyncio.Event, server: ApiServer) -> None:

@@ -12,13 +12,15 @@ Matches = Callable[[bytes], bool]
 class LossyProxy:
     """Passes bytes through until `lose` is asked; then the reply to the next matching message breaks the connection.
 
-    With `silently` the connection stays open and says nothing more, like a path that drops packets.
+    With `silently` the connection stays open and says nothing more, like a path that drops packets. Nothing listens at
+    its port before it is entered; without a `port` it finds one then.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, port: int = 0) -> None:
         parts = urlsplit(url)
         self._target = (parts.hostname, parts.port)
         self._parts = parts
+        self._port = port
         self._server: asyncio.Server | None = None
         self._matches: Matches | None = None
         self._is_silent = False
@@ -28,16 +30,15 @@ class LossyProxy:
     @property
     def url(self) -> str:
         """Address of the database through the proxy."""
-        assert self._server is not None
-        port = self._server.sockets[0].getsockname()[1]
-        return urlunsplit(self._parts._replace(netloc=f"{self._parts.username}@127.0.0.1:{port}"))
+        return urlunsplit(self._parts._replace(netloc=f"{self._parts.username}@127.0.0.1:{self._port}"))
 
     def lose(self, matches: Matches, *, silently: bool = False) -> None:
         """Lose the reply to the next message for which `matches` holds."""
         self._matches, self._is_silent = matches, silently
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
+        self._port = self._server.sockets[0].getsockname()[1]
         return self
 
     async def __aexit__(self, *_: object) -> None:
