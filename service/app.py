@@ -27,6 +27,7 @@ from service.http import (
     probe_routes,
     redrives,
     run_history,
+    run_reports,
     run_steps,
     runs,
     tenant,
@@ -113,7 +114,7 @@ def _build_api(settings: Settings, registry: Registry, work_due: Callable[[uuid.
 
 
 def _api_routes(*, has_operator: bool) -> tuple[HTTPRouteHandler, ...]:
-    of_runs = (*runs.ROUTES, *run_history.ROUTES, *run_steps.ROUTES, *redrives.ROUTES)
+    of_runs = (*runs.ROUTES, *run_history.ROUTES, *run_reports.ROUTES, *run_steps.ROUTES, *redrives.ROUTES)
     tenants = (*of_runs, *workflows.ROUTES, *tenant.ROUTES, *activity.ROUTES, *api_keys.ROUTES)
     return (*tenants, *(operator.ROUTES if has_operator else ()), *probe_routes.ROUTES, *documents.ROUTES)
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from service.auth import Scope
-from service.http import activity_shapes, requests, shapes
+from service.http import activity_shapes, report_shapes, requests, shapes
 from service.http.routing import RouteSpec
 from service.problems import MEDIA_TYPE, TITLES
 
@@ -138,7 +138,9 @@ def _response(spec: RouteSpec, model: str | None) -> dict[str, Any]:
 
 def _schemas() -> dict[str, Any]:
     asked = [(kind, "validation") for kind in _models_of(requests)]
-    answered = [(kind, "serialization") for module in (shapes, activity_shapes) for kind in _models_of(module)]
+    answered = [
+        (kind, "serialization") for module in (shapes, activity_shapes, report_shapes) for kind in _models_of(module)
+    ]
     _, document = models_json_schema([*asked, *answered], ref_template=_REFERENCE)  # type: ignore[list-item]
     schemas: dict[str, Any] = document["$defs"]
     schemas["Scope"] = {"type": "string", "enum": [str(scope) for scope in Scope]}

@@ -1,6 +1,7 @@
 """`/v1/runs/{id}/redrive` and `/v1/runs/redrive`: runs that are over go on."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -13,8 +14,9 @@ from service.auth import Scope
 from service.http.requests import BulkRedriveBody, RunRedriveBody
 from service.http.routing import Call, RouteSpec, answer, route
 from service.http.runs import BULK_PAGE, bulk_filter, idempotency_key, shown
-from service.problems import invalid
+from service.problems import invalid, problem_of
 
+REFUSALS_TOLD: Final = 100
 _FAILED: Final = frozenset({RunStatus.FAILED})
 _log = logging.getLogger("tenantry.http")
 
@@ -62,20 +64,21 @@ async def redrive_run(call: Call) -> ASGIResponse:
         "Redrive all runs of a filter that are over from where they ended; without a status those that FAILED.",
         scope=Scope.RUNS_WRITE,
         body=BulkRedriveBody,
-        answers={200: "BulkResult"},
+        answers={200: "BulkRedriveResult"},
         refuses=(400, 413, 415, 422),
     )
 )
 async def redrive_runs(call: Call) -> ASGIResponse:
     """Page through the runs, then redrive each in a transaction of its own, so that one that is held delays no other.
 
-    A run that has moved meanwhile, or cannot go on in this build, stays as it is.
+    A run that has moved meanwhile, or cannot go on in this build, stays as it is, and the answer says so.
     """
     body = await call.body(BulkRedriveBody)
     wanted = bulk_filter(body.filter)
     if not wanted.statuses:
         wanted = replace(wanted, statuses=_FAILED)
     matched, before = 0, NEWEST
+    refusals: list[Mapping[str, object]] = []
     while True:
         async with call.transaction() as tx:
             run_ids = await over_run_ids(tx, wanted, limit=BULK_PAGE, before=before)
@@ -86,10 +89,13 @@ async def redrive_runs(call: Call) -> ASGIResponse:
                     await call.api.kernel.dispatch(RunRedrive(run_id), tx)
                 except KernelError as refusal:
                     _log.warning("http.redrive_refused", extra={"run_id": str(run_id), "code": refusal.code})
+                    problem = problem_of(refusal, "")
+                    refusals.append({"run_id": run_id, "code": problem.code, "detail": problem.detail})
         if run_ids and not body.dry_run:
             call.api.work_due(tx.tenant_id)
         if len(run_ids) < BULK_PAGE:
-            return answer({"matched": matched, "dry_run": body.dry_run})
+            refused = {"refused": len(refusals), "refusals": refusals[:REFUSALS_TOLD]} if refusals else {}
+            return answer({"matched": matched, "dry_run": body.dry_run, **refused})
         before = run_ids[-1]
 
 

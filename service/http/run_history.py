@@ -65,9 +65,9 @@ async def list_events(call: Call) -> ASGIResponse:
     RouteSpec(
         "GET",
         "/v1/runs/{run_id:str}/logs",
-        "List what the bodies of a run logged, oldest first.",
+        "List what the bodies of a run logged, oldest first; those of one stage where it is named.",
         scope=Scope.RUNS_READ,
-        query=("limit", "cursor"),
+        query=("stage_id", "limit", "cursor"),
         answers={200: "LogPage"},
         refuses=(400, 404, 422),
     )
@@ -76,10 +76,10 @@ async def list_logs(call: Call) -> ASGIResponse:
     """Read one page by the key of the lines."""
     run_id = call.path_id("run_id", "run")
     query = call.query()
-    limit, after = query.limit(), query.cursor(LOGS, OLDEST)
+    limit, after, stage_id = query.limit(), query.cursor(LOGS, OLDEST), query.text("stage_id")
     async with call.transaction() as tx:
         await _existing(tx, run_id)
-        lines = await run_logs(tx, run_id, after=after, limit=limit + 1)
+        lines = await run_logs(tx, run_id, after=after, limit=limit + 1, stage_id=stage_id)
     page, last = page_of(lines, limit)
     return answer({"data": [log_object(line) for line in page], "next_cursor": last and LOGS.write(last.log_id)})
 

@@ -172,53 +172,6 @@ class Signalled(Shape):
     already_completed: bool
 
 
-class LogLine(Shape):
-    """What a body logged."""
-
-    created_at: datetime
-    level: str
-    message: str
-    fields: dict[str, Any]
-    stage_id: str
-    attempt: int
-
-
-class LogPage(Shape):
-    """Log lines, oldest first."""
-
-    data: list[LogLine]
-    next_cursor: str | None
-
-
-class SpanLink(Shape):
-    """Another span that this one has to do with, in this trace or another."""
-
-    trace_id: str
-    span_id: str
-    attributes: dict[str, Any]
-
-
-class Span(Shape):
-    """One span, times as OpenTelemetry took them. Its parent need not have been kept."""
-
-    trace_id: str
-    span_id: str
-    parent_span_id: str | None
-    name: str
-    kind: Literal["INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER"]
-    start_time: datetime
-    end_time: datetime
-    status: Literal["UNSET", "OK", "ERROR"]
-    attributes: dict[str, Any]
-    links: list[SpanLink]
-
-
-class Trace(Shape):
-    """The spans of a run, oldest first; they may belong to several traces, which links join."""
-
-    data: list[Span]
-
-
 class BulkResult(Shape):
     """How many runs the filter matched that can be cancelled (they are not over), or redriven (they are)."""
 

@@ -50,6 +50,7 @@ async def test_references_lead_somewhere(anonymous: httpx.AsyncClient) -> None:
     [
         ("POST", "/v1/runs", {**ANYTHING, "tags": ["a"]}), ("GET", "/v1/runs", None), ("GET", "/v1/runs/{run_id}", None),
         ("GET", "/v1/runs/{run_id}/events", None), ("GET", "/v1/runs/{run_id}/logs", None),
+        ("GET", "/v1/runs/{run_id}/annotations", None), ("GET", "/v1/runs/{run_id}/progress", None),
         ("GET", "/v1/runs/{run_id}/trace", None),
         ("GET", "/v1/runs/{run_id}/steps", None),
         ("POST", "/v1/runs/{run_id}/signals", {"stage_id": "say", "step_id": "x", "payload": [None]}),

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 
 from kernel import Registry, StageContext, Terminal, stage, workflow
@@ -228,6 +229,23 @@ class TestManyRuns:
             waiting: ("PENDING", 0),
         }
         assert (await client.post("/v1/runs/redrive", json=red)).json()["matched"] == 0
+
+    async def test_what_is_refused_is_told_and_the_rest_goes_on(
+        self, client: httpx.AsyncClient, broken: set[str], superuser: psycopg.AsyncConnection
+    ) -> None:
+        broken.add("ship")
+        stranded, other = [await start(client, tags=["red"]) for _ in range(2)]
+        await asyncio.gather(*(ended(client, run_id) for run_id in (stranded, other)))
+        broken.clear()
+        # As if it had come from a build whose structure nobody kept.
+        await superuser.execute("update tenantry.workflow_runs set version = 'gone' where run_id = %s", (stranded,))
+        red = {"filter": {"tag": "red"}}
+        answer = await client.post("/v1/runs/redrive", json=red)
+        alone = (await redrive(client, stranded)).json()
+        refusal = {"run_id": stranded, "code": alone["code"], "detail": alone["detail"]}
+        assert answer.json() == {"matched": 2, "dry_run": False, "refused": 1, "refusals": [refusal]}
+        assert "gone" in alone["detail"]
+        assert [(await ended(client, run_id))["status"] for run_id in (stranded, other)] == ["FAILED", "COMPLETED"]
 
     @pytest.mark.parametrize(
         ("status", "matched"), [("CANCELLED", 1), ("COMPLETED", 1), ("PENDING", 0), ("RUNNING", 0)]

@@ -1,0 +1,40 @@
+-- name: page
+-- What is noted at one run, by its key, oldest first; of each value and payload as much as is wanted. Where those before a row
+-- have reached :most_bytes, it comes without them: it is for the next page. `is_superseded`: a redrive took the attempt back;
+-- its own annotation says up to which.
+select
+  page.annotation_id, page.stage_id, page.attempt, page.key, page.created_at, page.is_beyond,
+  length(page.value::text) as value_length, length(page.payload::text) as payload_length,
+  case when not page.is_beyond then left(page.value::text, :most_length::int) end as value,
+  case when not page.is_beyond then left(page.payload::text, :most_length::int) end as payload,
+  coalesce(page.attempt <= taken_back.attempt, false) as is_superseded
+from (
+  select
+    noted.annotation_id, noted.stage_id, noted.attempt, noted.key, noted.value, noted.payload, noted.created_at,
+    coalesce(
+      sum(
+        least(octet_length(noted.value::text), :most_length::int)
+        + least(coalesce(octet_length(noted.payload::text), 0), :most_length::int)
+      ) over before >= :most_bytes::int,
+      false
+    ) as is_beyond
+  from (
+    select
+      annotation.annotation_id, annotation.stage_id, annotation.attempt, annotation.key, annotation.value,
+      annotation.payload, annotation.created_at
+    from tenantry.workflow_annotations as annotation
+    where annotation.tenant_id = :tenant_id::uuid and annotation.run_id = :run_id::uuid
+      and annotation.annotation_id > :after::uuid
+      and (:stage_id::text is null or annotation.stage_id = :stage_id::text)
+    order by annotation.annotation_id
+    limit :limit::int
+  ) as noted
+  window before as (order by noted.annotation_id rows between unbounded preceding and 1 preceding)
+) as page
+left join (
+  select archived.stage_id, max(archived.attempt) as attempt
+  from tenantry.workflow_annotations as archived
+  where archived.tenant_id = :tenant_id::uuid and archived.run_id = :run_id::uuid and archived.key = 'run.superseded_attempt'
+  group by archived.stage_id
+) as taken_back on taken_back.stage_id = page.stage_id
+order by page.annotation_id
