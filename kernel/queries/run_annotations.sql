@@ -35,6 +35,8 @@ left join (
   select archived.stage_id, max(archived.attempt) as attempt
   from tenantry.workflow_annotations as archived
   where archived.tenant_id = :tenant_id::uuid and archived.run_id = :run_id::uuid and archived.key = 'run.superseded_attempt'
+    -- A body may use the name for something of its own.
+    and archived.value ->> 'redrive_count' is not null
   group by archived.stage_id
 ) as taken_back on taken_back.stage_id = page.stage_id
 order by page.annotation_id

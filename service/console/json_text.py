@@ -26,21 +26,25 @@ class JsonText:
 
 def shown(text: str | None) -> JsonText | None:
     """Return the text laid out with marks for keys, texts, numbers and words; None stays None."""
-    if text is None:
-        return None
+    return None if text is None else laid_out(text)
+
+
+def laid_out(text: str, *, most: int = MAX_SHOWN, size: int | None = None) -> JsonText:
+    """Return the first `most` characters laid out; `size` is that of the whole where the text itself is cut."""
     pieces: list[str] = []
     used = 0
-    taken = text[: 2 * MAX_SHOWN]
-    for piece, kind in _laid_out(taken):
+    taken = text[: 2 * most]
+    whole = len(text) if size is None else size
+    for piece, kind in _pieces(taken):
         used += len(piece)
-        if used > MAX_SHOWN:
-            pieces.append(str(escape(piece[: max(len(piece) - used + MAX_SHOWN, 0)])))
-            return JsonText(Markup("".join(pieces)), len(text), is_cut=True)  # noqa: S704 - every piece is escaped
+        if used > most:
+            pieces.append(str(escape(piece[: max(len(piece) - used + most, 0)])))
+            return JsonText(Markup("".join(pieces)), whole, is_cut=True)  # noqa: S704 - every piece is escaped
         pieces.append(f'<span class="j-{kind}">{escape(piece)}</span>' if kind else str(escape(piece)))
-    return JsonText(Markup("".join(pieces)), len(text), is_cut=len(taken) < len(text))  # noqa: S704 - every piece is escaped
+    return JsonText(Markup("".join(pieces)), whole, is_cut=len(taken) < whole)  # noqa: S704 - every piece is escaped
 
 
-def _laid_out(text: str) -> Iterator[tuple[str, str]]:
+def _pieces(text: str) -> Iterator[tuple[str, str]]:
     """Yield the pieces of the layout, each with what it is: key, text, number, word, or nothing of note."""
     depth = 0
     pieces = _TOKEN.findall(text)

@@ -6,6 +6,7 @@ from litestar.handlers import HTTPRouteHandler
 
 from service.console import (
     actions,
+    annotations,
     api_keys,
     assets,
     overview,
@@ -26,6 +27,7 @@ ROUTES: Final[tuple[HTTPRouteHandler, ...]] = (
     *runs.ROUTES,
     *run.ROUTES,
     *stage.ROUTES,
+    *annotations.ROUTES,
     *trace.ROUTES,
     *redrive.ROUTES,
     *actions.ROUTES,

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from typing import Final
+from uuid import UUID
 
 import orjson
 from litestar.response.base import ASGIResponse
 
 from kernel.events import EventType
+from kernel.queries.run_annotations import run_annotations
 from kernel.queries.run_events import run_events
 from kernel.queries.run_get import RunView, run_get, run_progress
 from kernel.queries.run_logs import OLDEST, run_logs
@@ -20,6 +22,7 @@ from service.http.queries import page_of
 from service.http.routing import RouteSpec
 from service.http.run_history import EVENTS, LOGS
 from service.problems import not_found
+from tenancy import TenantTransaction
 
 RUN: Final = f"{RUNS}/{{run_id:str}}"
 PAGE_SIZE: Final = 200
@@ -102,18 +105,20 @@ async def show_events(visit: Visit) -> ASGIResponse:
     return visit.show("events.html", context)
 
 
-@page(RouteSpec("GET", f"{RUN}/logs", "A run's logs.", scope=Scope.RUNS_READ, query=("cursor",)))
+@page(RouteSpec("GET", f"{RUN}/logs", "A run's logs.", scope=Scope.RUNS_READ, query=("stage", "cursor")))
 async def show_logs(visit: Visit) -> ASGIResponse:
-    """Show one page of what the bodies logged, oldest first."""
+    """Show one page of what the bodies logged, oldest first; those of one stage where it is named."""
     run_id = visit.path_id("run_id", "run")
-    after = visit.query().cursor(LOGS, OLDEST)
+    query = visit.query()
+    stage_id, after = query.text("stage"), query.cursor(LOGS, OLDEST)
     async with visit.transaction() as tx:
         if await run_progress(tx, run_id) is None:
             raise no_such_run()
-        lines = await run_logs(tx, run_id, after=after, limit=PAGE_SIZE + 1)
+        lines = await run_logs(tx, run_id, after=after, limit=PAGE_SIZE + 1, stage_id=stage_id)
     shown, last = page_of(lines, PAGE_SIZE)
     context = {
         "run_id": run_id,
+        "stage_id": stage_id,
         "logs": shown,
         "is_first_page": after == OLDEST,
         "next_cursor": LOGS.write(last.log_id) if last is not None else None,
@@ -121,21 +126,23 @@ async def show_logs(visit: Visit) -> ASGIResponse:
     return visit.show("logs.html", context)
 
 
-@page(RouteSpec("GET", f"{RUN}/payload", "A payload as a file.", scope=Scope.RUNS_READ, query=("of", "stage")))
+@page(RouteSpec("GET", f"{RUN}/payload", "A payload as a file.", scope=Scope.RUNS_READ, query=("of", "stage", "note")))
 async def download_payload(visit: Visit) -> ASGIResponse:
     """Answer a payload as it is stored, as a file: no browser shall make a page of it."""
     run_id = visit.path_id("run_id", "run")
     query = visit.query()
-    wanted, stage_id = query.one("of") or "", query.one("stage")
+    wanted, stage_id, note = query.one("of") or "", query.one("stage"), query.one("note")
     async with visit.transaction() as tx:
         run = await run_get(tx, run_id)
         if run is None:
             raise no_such_run()
-        if stage_id is None:
-            text = _payload_of(run, wanted)
-        else:
+        if note is not None:
+            text = await _payload_of_note(tx, run_id, note, wanted)
+        elif stage_id is not None:
             group = max((stage.group for stage in run.stages), default=0)
             text = (await stage_outputs(tx, run_id, up_to_group=group)).get(stage_id) if wanted == "output" else None
+        else:
+            text = _payload_of(run, wanted)
     if text is None:
         raise not_found("There is no such payload.")
     headers = {**PAGE_HEADERS, "Content-Disposition": f'attachment; filename="{run_id}-{wanted}.json"'}
@@ -144,6 +151,19 @@ async def download_payload(visit: Visit) -> ASGIResponse:
 
 def _payload_of(run: RunView, wanted: str) -> str | None:
     return {"input": run.input, "config": run.config, "output": run.output}.get(wanted)
+
+
+async def _payload_of_note(tx: TenantTransaction, run_id: UUID, note: str, wanted: str) -> str | None:
+    try:
+        annotation_id = UUID(note)
+    except ValueError:
+        return None
+    # The first one behind the id before it.
+    before = UUID(int=max(annotation_id.int - 1, 0))
+    found = (await run_annotations(tx, run_id, after=before, limit=1)).annotations
+    if not found or found[0].annotation_id != annotation_id:
+        return None
+    return {"value": found[0].value, "payload": found[0].payload}.get(wanted)
 
 
 ROUTES: Final = (show_run, show_events, show_logs, download_payload)

@@ -8,13 +8,16 @@ from uuid import UUID
 
 from kernel.queries.job_list import JobView, job_list
 from kernel.queries.queue_get import Standing
+from kernel.queries.run_annotations import run_annotations
 from kernel.queries.run_events import EventView, run_events
 from kernel.queries.run_get import RunView, run_get, run_progress
-from kernel.queries.run_logs import LogView, run_logs
+from kernel.queries.run_logs import LogView, run_last_logs
+from kernel.queries.stage_progress import StageProgress, stage_progress
 from kernel.queries.step_list import StepView, step_list
 from kernel.queries.tenant_get import tenant_get, tenant_usage
 from kernel.states import TERMINAL_RUN_STATUSES, JobStatus, RunStatus
 from service.console import waterfall
+from service.console.notes import MOST_READ, Told, told
 from service.console.visits import Visit
 from service.console.waits import Surroundings, Wait, waits_of
 from service.http.run_views import stage_names
@@ -22,24 +25,38 @@ from service.http.tenant import served_pairs
 from service.problems import ProblemError, not_found
 from tenancy import TenantTransaction
 
-# A waterfall of more lines than this is read by nobody; more of the steps are on the pages of the stages.
-STEPS_DRAWN: Final = 100
 LIFECYCLE_READ: Final = 2_000
 EVENTS_SHOWN: Final = 50
-LOGS_SHOWN: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """How much of a run is read: steps, last log lines, first annotations; the latter two of one stage where named."""
+
+    steps: int
+    logs: int
+    annotations: int
+    stage_id: str | None = None
+
+
+# A waterfall of more lines than this is read by nobody; more of the steps are on the pages of the stages.
+OF_RUN: Final = Portion(steps=100, logs=50, annotations=100)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A run with its surroundings; `events` are the last ones, `lifecycle` those that the waterfall is made of."""
+    """A run with its surroundings; `events` and `logs` are the last ones, `lifecycle` what the waterfall is made of."""
 
     run: RunView
+    portion: Portion
     names: Mapping[str, str]
     lifecycle: Sequence[EventView]
     steps: Sequence[StepView]
     has_more_steps: bool
     events: Sequence[EventView]
     logs: Sequence[LogView]
+    progress: Sequence[StageProgress]
+    told: Told
     event_count: int
     waits: tuple[Wait, ...]
     now: datetime
@@ -60,8 +77,8 @@ def no_such_run() -> ProblemError:
     return not_found("There is no such run.")
 
 
-async def read_run(visit: Visit, tx: TenantTransaction, run_id: UUID, *, most_steps: int = STEPS_DRAWN) -> Reading:
-    """Read a run with its first steps; 404 when the tenant has none of this id."""
+async def read_run(visit: Visit, tx: TenantTransaction, run_id: UUID, portion: Portion = OF_RUN) -> Reading:
+    """Read a run; 404 when the tenant has none of this id."""
     run = await run_get(tx, run_id)
     progress = await run_progress(tx, run_id)
     if run is None or progress is None:
@@ -76,15 +93,21 @@ async def read_run(visit: Visit, tx: TenantTransaction, run_id: UUID, *, most_st
         stale_after=visit.api.settings.stale_lease_threshold,
     )
     last = max(progress.event_sequence - EVENTS_SHOWN, 0)
-    page = await step_list(tx, run_id, limit=most_steps)
+    page = await step_list(tx, run_id, limit=portion.steps)
+    annotations = await run_annotations(
+        tx, run_id, limit=portion.annotations, stage_id=portion.stage_id, most_length=MOST_READ
+    )
     return Reading(
         run=run,
+        portion=portion,
         names=names,
         lifecycle=await run_events(tx, run_id, limit=LIFECYCLE_READ, types=waterfall.TYPES),
         steps=page.steps,
         has_more_steps=page.has_more,
         events=(await run_events(tx, run_id, after=last, limit=EVENTS_SHOWN))[::-1],
-        logs=await run_logs(tx, run_id, limit=LOGS_SHOWN),
+        logs=await run_last_logs(tx, run_id, limit=portion.logs, stage_id=portion.stage_id),
+        progress=await stage_progress(tx, run_id),
+        told=told(annotations),
         event_count=progress.event_sequence,
         waits=waits_of(run, jobs, names, around),
         now=now,

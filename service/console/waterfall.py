@@ -116,7 +116,7 @@ def draw(
     lines: list[Line] = []
     for track in tracks:
         is_first = track.step is None and (not lines or lines[-1].group != track.stage.group)
-        lines.append(_line(track, names, scale, is_first=is_first))
+        lines.append(_line(track, names, scale, is_first=is_first, is_redriven=run.summary.redrive_count > 0))
     return Waterfall(tuple(lines), scale.ticks(), scale.breaks)
 
 
@@ -182,7 +182,7 @@ def _stretch_of(step: StepView, stage: StageView, stage_end: datetime) -> Stretc
     return Stretch(kind, step.created_at, end, step.step_id)
 
 
-def _line(track: _Track, names: Mapping[str, str], scale: Timescale, *, is_first: bool) -> Line:
+def _line(track: _Track, names: Mapping[str, str], scale: Timescale, *, is_first: bool, is_redriven: bool) -> Line:
     stage, step = track.stage, track.step
     bars = tuple(_bar(stretch, scale) for stretch in track.stretches)
     if step is not None:
@@ -191,7 +191,10 @@ def _line(track: _Track, names: Mapping[str, str], scale: Timescale, *, is_first
         return Line(
             stage.stage_id, step.step_id, step.status.upper(), note, took, bars, step.step_id, step.kind, stage.group
         )
-    note = f"attempt {stage.attempt} of {stage.max_attempts}" if stage.attempt > 1 else ""
+    note = f"attempt {stage.attempt}" if stage.attempt > 1 else ""
+    if note and not is_redriven:
+        # A redrive gives the whole budget again, while attempts are counted on.
+        note = f"{note} of {stage.max_attempts}"
     took = "" if stage.started_at is None else between(stage.started_at, stage.completed_at)
     return Line(
         stage_id=stage.stage_id,

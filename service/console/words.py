@@ -107,6 +107,11 @@ def version(text: str | None) -> str:
     return text.removeprefix("sha256-")[:_SHORT_ID] if text.startswith("sha256-") else text
 
 
+def percent(fraction: float) -> str:
+    """Return a share as whole percent; what is not all of it is not a hundred."""
+    return f"{int(fraction * 100)} %"
+
+
 def counted(count: int) -> str:
     """Return a count as it is shown: above 10,000 nothing is counted on."""
     return f"{count:,}" if count <= MAX_COUNT else f"{MAX_COUNT:,}+"
@@ -131,6 +136,7 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "counted": counted,
     "duration": duration,
     "exact": exact,
+    "percent": percent,
     "precise_clock": precise_clock,
     "short": short,
     "took": between,

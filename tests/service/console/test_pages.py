@@ -20,6 +20,7 @@ SCOPED = [
     ("GET", f"/console/runs/{NOBODY}", "runs:read"),
     ("GET", f"/console/runs/{NOBODY}/events", "runs:read"),
     ("GET", f"/console/runs/{NOBODY}/logs", "runs:read"),
+    ("GET", f"/console/runs/{NOBODY}/annotations", "runs:read"),
     ("GET", f"/console/runs/{NOBODY}/stage?id=a", "runs:read"),
     ("GET", f"/console/runs/{NOBODY}/payload?of=input", "runs:read"),
     ("GET", f"/console/runs/{NOBODY}/cancel", "runs:write"),
@@ -135,6 +136,7 @@ class TestIsolation:
             "",
             "/events",
             "/logs",
+            "/annotations",
             "/trace",
             "/redrive",
             "/stage?id=say",
@@ -344,6 +346,95 @@ class TestActions:
         assert answer.headers["location"] == "/console/keys?done=revoked"
         refused = await send(client, "/console/keys", name="", expires_at="1999-01-01T00:00")
         assert refused.status_code == 422
+
+
+class TestReports:
+    async def start_with(self, api: httpx.AsyncClient, superuser: psycopg.AsyncConnection, tenant: UUID) -> str:
+        """A run whose stage `say` is in its second attempt, two fifths through, after a redrive took the first one back."""
+        run = await start(api)
+        archived = {
+            "stage_id": "say", "status": "FAILED", "attempt": 1, "redrive_count": 0, "error": f"Terminal: {HOSTILE}",
+            "completed_at": "2026-12-01T10:00:00+00:00", "external_keys": [{"step_id": "pay", "external_key": "key-of-pay"}],
+        }  # fmt: skip
+        notes = [
+            (1, HOSTILE, HOSTILE, None), (1, "run.superseded_attempt", archived, {"output": 41}),
+            (2, "run.superseded_attempt", "forged by a body", None), (2, "long", "x" * 100_000, None),
+        ]  # fmt: skip
+        for attempt, key, value, payload in notes:
+            await superuser.execute(
+                "insert into tenantry.workflow_annotations (tenant_id, run_id, stage_id, attempt, key, value, payload)"
+                " values (%s, %s, 'say', %s, %s, %s, %s)",
+                (tenant, run, attempt, key, json.dumps(value), None if payload is None else json.dumps(payload)),
+            )
+        await superuser.execute(
+            "insert into tenantry.workflow_stages (tenant_id, run_id, stage_id, group_number, number, status, attempt,"
+            " max_attempts, started_at) values (%s, %s, 'say', 1, 1, 'RUNNING', 2, 1, now())",
+            (tenant, run),
+        )
+        for sequence, kind, data in (
+            (2, "started", {"attempt": 1}), (3, "progress", {"fraction": 0.9, "message": "of the first"}),
+            (4, "failed", {"attempt": 1, "error": "no"}), (5, "started", {"attempt": 2}),
+            (6, "progress", {"fraction": 0.4, "message": HOSTILE}),
+        ):  # fmt: skip
+            await superuser.execute(
+                "insert into tenantry.outbox_events (tenant_id, run_id, sequence, type, stage_id, payload)"
+                " values (%s, %s, %s, %s, 'say', %s)",
+                (tenant, run, sequence, f"stage:{kind}", json.dumps(data)),
+            )
+        await superuser.execute(
+            "update tenantry.workflow_runs set event_sequence = 6, status = 'RUNNING', ready = false, redrive_count = 1,"
+            " started_at = now() where run_id = %s",
+            (run,),
+        )
+        return run
+
+    @pytest.mark.parametrize("page", ["", "/stage?id=say"])
+    async def test_progress_and_attempts_that_were_taken_back_are_shown(
+        self, signed_in: SignIn, api: httpx.AsyncClient, superuser: psycopg.AsyncConnection, tenant: UUID, page: str
+    ) -> None:
+        run = await self.start_with(api, superuser, tenant)
+        text = (await (await signed_in()).get(f"/console/runs/{run}{page}")).text
+        (bar,) = re.findall(r"<progress [^>]*>[^<]*", text)
+        assert 'value="0.4"' in bar
+        assert bar.endswith("40 %")
+        # Of the two annotations of redrives one is what a body made of the name: a note like any other.
+        superseded = text.partition('id="superseded-title"')[2].partition("</section>")[0]
+        assert (superseded.count("<tr>"), "redrive 1" in superseded, "key-of-pay" in superseded) == (2, True, True)
+        notes = text.partition('id="notes-title"')[2].partition("</section>")[0]
+        assert re.findall(r'<tr( class="gone")?>\s+<td', notes) == [' class="gone"', "", ""]
+        assert "forged by a body" in notes
+        # Attempts are counted on while a redrive gives the whole budget again.
+        assert "2 of 1" not in text
+        assert "<script>window" not in text
+        assert len(text) < 60_000
+
+    async def test_what_is_cut_can_be_had_whole(
+        self, signed_in: SignIn, api: httpx.AsyncClient, superuser: psycopg.AsyncConnection, tenant: UUID
+    ) -> None:
+        run = await self.start_with(api, superuser, tenant)
+        client = await signed_in()
+        page = (await client.get(f"/console/runs/{run}/annotations")).text
+        (whole,) = re.findall(r'href="([^"]*of=value)" download', page)
+        assert (await client.get(whole.replace("&amp;", "&"))).json() == "x" * 100_000
+        for bad in (NOBODY, "x"):
+            assert (await client.get(f"/console/runs/{run}/payload?of=value&note={bad}")).status_code == 404
+        assert "Nothing was noted" in (await client.get(f"/console/runs/{run}/annotations?stage=nobody")).text
+
+    async def test_the_last_log_lines_are_shown_and_those_of_a_stage(
+        self, signed_in: SignIn, api: httpx.AsyncClient, superuser: psycopg.AsyncConnection, tenant: UUID
+    ) -> None:
+        run = await self.start_with(api, superuser, tenant)
+        await superuser.execute(
+            "insert into tenantry.workflow_logs (tenant_id, run_id, stage_id, attempt, level, message)"
+            " select %s, %s, case when n = 1 then 'say' else 'other' end, 1, 'info', 'line <' || n || '>'"
+            " from generate_series(1, 260) as n",
+            (tenant, run),
+        )
+        client = await signed_in()
+        text = (await client.get(f"/console/runs/{run}")).text
+        assert re.findall(r"line &lt;(\d+)", text) == [str(number) for number in range(211, 261)]
+        for path in ("stage?id=say", "logs?stage=say"):
+            assert re.findall(r"line &lt;(\d+)", (await client.get(f"/console/runs/{run}/{path}")).text) == ["1"]
 
 
 class TestHostilePayloads:
