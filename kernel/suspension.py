@@ -33,12 +33,21 @@ def suspend(draft: RunDraft, stage: StageRow, fence: Fence, waited: Sequence[Row
 
 
 def lease_replay(draft: RunDraft, stage: StageRow, job_attempt: int, leases: LeaseBudget) -> Fence:
-    """Lease a parked job: a new fence, the same attempt; the stage stays suspended."""
+    """Lease a parked job: a new fence, the same attempt; the stage stays suspended.
+
+    The job is due again at the stage's next poll: workers that look for lapsed leases see jobs and no stages.
+    """
     fence = Fence(draft.run.run_id, stage.stage_id, job_attempt, draft.now)
-    draft.move_job(stage, JobStatus.RUNNING, attempt=job_attempt, worker_id=leases.worker_id, started_at=draft.now)
-    draft.move_stage(
-        stage, StageStatus.SUSPENDED, next_poll_at=draft.now + leases.replay_margin, waiting_for=stage.waiting_for
+    next_poll_at = draft.now + leases.replay_margin
+    draft.move_job(
+        stage,
+        JobStatus.RUNNING,
+        attempt=job_attempt,
+        worker_id=leases.worker_id,
+        started_at=draft.now,
+        available_at=next_poll_at,
     )
+    draft.move_stage(stage, StageStatus.SUSPENDED, next_poll_at=next_poll_at, waiting_for=stage.waiting_for)
     return fence
 
 

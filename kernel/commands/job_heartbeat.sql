@@ -1,7 +1,8 @@
 -- name: beat
 -- Refresh the leases that are still these, and tell of each job whether it is and how its run stands. The one exception to
--- "lock first": it takes no run lock, changes nothing but locked_at and, for a replay, next_poll_at, and locks the rows it updates, fence checked, leaving out
--- what a settle holds. The answer is read from the statement's snapshot, so a skipped row is not mistaken for a lost one.
+-- "lock first": it takes no run lock, changes nothing but locked_at and, for a replay, when it is due again, and locks the
+-- rows it updates, fence checked, leaving out what a settle holds. The answer is read from the statement's snapshot, so a
+-- skipped row is not mistaken for a lost one.
 with asked as (
   select item.run_id, item.stage_id, item.attempt, item.started_at
   from json_to_recordset(:items::text::json) as item (
@@ -21,7 +22,9 @@ mine as (
 ),
 beaten as (
   update tenantry.job_queue as job
-  set locked_at = tenantry.now()
+  set
+    locked_at = tenantry.now(),
+    available_at = case when mine.replay then tenantry.now() + :replay_margin::interval else job.available_at end
   from mine
   where job.tenant_id = :tenant_id::uuid and job.run_id = mine.run_id and job.stage_id = mine.stage_id
 ),

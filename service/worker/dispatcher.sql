@@ -20,22 +20,25 @@ from tenantry.due_tenants_from_v1(:served::text::json, :after::uuid, :page::int,
 -- role: tenantry_scheduler
 -- A page of the leases there are, in tenant order from a cursor: the tenants of those that ran out, and where the page ended.
 -- What lapses first comes first: the page may end within a tenant's leases, and the next one begins with the next tenant.
+-- A lease of a replay is the one that is due later than it began: when it is, its worker has not set that ahead for too long.
 select
   page.tenant_id,
   bool_or(
     page.locked_at <= tenantry.now() - :stale_after::interval
+    or page.available_at > page.started_at and page.available_at <= tenantry.now()
     or :absolute_timeout::interval > interval '0'
     and page.started_at <= tenantry.now() - :absolute_timeout::interval
   ) as has_lapsed,
   count(*)::int as running
 from (
-  select job.tenant_id, job.locked_at, job.started_at
+  select job.tenant_id, job.available_at, job.locked_at, job.started_at
   from tenantry.job_queue as job
   where job.status = 'RUNNING' and job.tenant_id > :after::uuid
   order by
     job.tenant_id,
     least(
       job.locked_at + :stale_after::interval,
+      case when job.available_at > job.started_at then job.available_at end,
       case when :absolute_timeout::interval > interval '0' then job.started_at + :absolute_timeout::interval end
     )
   limit 1000

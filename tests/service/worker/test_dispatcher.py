@@ -6,13 +6,14 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from kernel import KernelLimits, WorkerTick
+from kernel import JobHeartbeat, KernelLimits, LeaseReapStale, StageContext, WorkerTick
 from kernel.lanes import Look
 from service.worker.dispatcher import PAGE, Dispatcher, DueTenant
 from service.worker.floors import FloorMemory
 from tenancy import Database, DatabaseSettings
 from tests.support import stress
 from tests.support.arena import Arena
+from tests.support.stagehand import Stagehand
 
 NAP = ("nap", dict(stress.REGISTRY.served)["nap"])
 LAST = UUID("fffffffe-0000-4000-8000-000000000000")
@@ -115,3 +116,32 @@ async def test_a_lapsed_lease_is_found_among_more_than_a_page_of_its_tenants(rin
     limits = KernelLimits(stale_lease_threshold=timedelta(minutes=5), job_absolute_timeout=timedelta(0))
     async with Database(DatabaseSettings(ring.urls.dispatcher)) as database:
         assert await Dispatcher(database, stress.REGISTRY, limits).lapsed() == [ring.tenant_id]
+
+
+async def test_a_dead_workers_replay_is_found_as_soon_as_its_next_poll_has_passed(
+    ring: Arena, database: Database
+) -> None:
+    """Not only when its lease is stale, four minutes later: a tenant may have nothing else that is due."""
+
+    async def body(ctx: StageContext[Any]) -> Any:
+        return await ctx.step.wait_for_signal("approve", timeout="1h")
+
+    hand = Stagehand(database, ring.tenant_id, body)
+    hand.clock.advance(seconds=-70)
+    run_id = await hand.start()
+    await hand.go()
+    await hand.signal(run_id, "approve", "yes")
+    job = await hand.lease()
+
+    async with asking(ring) as dispatcher:
+        assert await _has_lapsed(dispatcher, ring.tenant_id)
+        async with hand.transaction(timedelta(seconds=-30)) as tx:
+            await hand.kernel.dispatch(JobHeartbeat([job.fence]), tx)
+        assert not await _has_lapsed(dispatcher, ring.tenant_id), "its worker has beaten since"
+        async with hand.transaction(timedelta(0)) as tx:
+            assert (await hand.kernel.dispatch(LeaseReapStale(), tx)).leases == ()
+
+
+async def _has_lapsed(dispatcher: Dispatcher, tenant_id: UUID) -> bool:
+    """Look through two pages: the leases of another test's tenant fill one."""
+    return tenant_id in [*await dispatcher.lapsed(), *await dispatcher.lapsed()]
