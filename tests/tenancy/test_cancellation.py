@@ -1,6 +1,7 @@
 """A transaction cancelled at any moment leaves neither its tenant nor an open transaction on a pooled connection."""
 
 import asyncio
+import gc
 import random
 from collections.abc import AsyncIterator
 from uuid import UUID, uuid4
@@ -13,6 +14,11 @@ from tests.support.environment import Cluster, DatabaseUrls
 from tests.support.pgbouncer import PgBouncer
 from tests.support.waiting import until
 
+# A second cancellation that comes while the driver waits for the server to take the first one in leaves the generator of its
+# pipeline to the collector, which says so. The connection is closed by then.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <generator object BasePipeline._exit_gen:pytest.PytestUnraisableExceptionWarning"
+)
 STEPS = 60
 LATER = 100
 
@@ -26,6 +32,8 @@ async def narrow(cluster: Cluster, pgbouncer: PgBouncer, database_urls: Database
     async with Database(DatabaseSettings(url, pool_size=2)) as database:
         yield database
     pooler.close()
+    # What the driver left to the collector is told of here, not in whatever test it would come by.
+    gc.collect()
 
 
 async def _work(database: Database, tenant: UUID, sql: Statements) -> None:
@@ -87,8 +95,6 @@ async def test_cancelled_after_every_step(
     await _check_is_clean(narrow, tenant, sql, superuser)
 
 
-# A pipeline broken off in its middle leaves a generator of the driver's to the collector, which says so.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_cancelled_at_any_time_in_a_crowd(
     narrow: Database, tenant: UUID, sql: Statements, superuser: psycopg.AsyncConnection
 ) -> None:
