@@ -82,7 +82,10 @@ async def worker_tick(command: WorkerTick, tx: TenantTransaction, scope: Scope) 
     ghosts: tuple[GhostJob, ...] = ()
     started: list[RunDraft] = []
     if allowed > 0:
-        resumed, ghosts = await job_claim.lease_jobs(answers["jobs"][:allowed], budget, changes, tx, scope)
+        # A run of which a lease was taken back has been decided about: what else it has due is the next tick's.
+        decided = {row["run_id"] for row in answers["lapsed"]}
+        due = [row for row in answers["jobs"] if row["run_id"] not in decided]
+        resumed, ghosts = await job_claim.lease_jobs(due[:allowed], budget, changes, tx, scope)
         pending = await with_inputs(scope.blobs, tx, answers["runs"][: budget.left])
         started = run_claim_pending.start_runs(pending, scope.registry, budget, changes, tx.tenant_id)
     await changes.write(tx)

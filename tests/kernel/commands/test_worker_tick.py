@@ -15,6 +15,7 @@ from tests.support.workflows import HandWorker, chain, single
 SINGLE = Lane("single", single.definition_version, 5)
 CHAIN = Lane("chain", chain.definition_version, 5)
 A_SECOND = timedelta(seconds=1)
+LATE = timedelta(seconds=301)
 HOLD = parse(
     "-- name: hold\nselect run_id from tenantry.workflow_runs where run_id = :run_id::uuid for no key update", "hold"
 )["hold"]
@@ -139,3 +140,31 @@ async def test_promotions_tell_their_lowest_rank(hand: HandWorker, look: Look) -
     (run,) = await look("select rank from tenantry.workflow_runs where run_id = %s", run_id)
     assert ticked.run_lanes.promoted == {SINGLE: run["rank"]}
     assert (ticked.run_lanes.taken, claimed(ticked)) == ({}, [])
+
+
+async def test_a_run_of_which_a_lease_is_taken_back_is_claimed_from_in_the_next_tick(
+    hand: HandWorker, look: Look
+) -> None:
+    """One transaction decides about a run once: two decisions would count its events twice."""
+    run_id = await hand.create("fan")
+    await tick(hand, 1)
+
+    ticked = await tick(hand, offset=LATE)
+    assert ([lease.released for lease in ticked.reaped.leases], claimed(ticked)) == ([True], [])
+    assert claimed(await tick(hand, offset=LATE)) == [run_id, run_id]
+    events = await look("select type from tenantry.outbox_events where run_id = %s order by sequence", run_id)
+    assert [event["type"] for event in events].count("stage:started") == 3
+
+
+async def test_a_run_that_fails_with_a_lease_is_not_claimed_from(
+    hand: HandWorker, superuser: psycopg.AsyncConnection, look: Look
+) -> None:
+    run_id = await hand.create("fan")
+    await tick(hand, 1)
+    await superuser.execute("update tenantry.job_queue set attempt = max_attempts where run_id = %s", (run_id,))
+
+    ticked = await tick(hand, offset=LATE)
+    assert ([lease.released for lease in ticked.reaped.leases], claimed(ticked)) == ([False], [])
+    stages = await look("select status from tenantry.workflow_stages where run_id = %s order by number", run_id)
+    assert [stage["status"] for stage in stages] == ["FAILED", "CANCELLED"]
+    assert await look("select from tenantry.job_queue where run_id = %s and status <> 'FAILED'", run_id) == []
