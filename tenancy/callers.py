@@ -19,7 +19,7 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import dict_row
 from sqlalchemy import PoolProxiedConnection
 from sqlalchemy.exc import PendingRollbackError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
 from tenancy.aftermath import aftermath_of
 from tenancy.errors import (
@@ -37,7 +37,13 @@ from tenancy.owned import AWAY_STATES
 from tenancy.sql import Statement, load_file
 from tenancy.transaction import Adapter, Row, plain, rows_of
 
-CallerConnection: TypeAlias = AsyncConnection | AsyncSession | psycopg.AsyncConnection[Any] | asyncpg.Connection
+CallerConnection: TypeAlias = (
+    AsyncConnection
+    | AsyncSession
+    | async_scoped_session[AsyncSession]
+    | psycopg.AsyncConnection[Any]
+    | asyncpg.Connection
+)
 SQL = load_file(Path(__file__).with_name("binding.sql"))
 ABORTED_STATE = "25P02"
 CLOSED = "the connection is closed"
@@ -215,6 +221,7 @@ async def adapter_of(connection: Any, tenant_id: UUID) -> CallersTransaction:
         NoTransactionError: the connection is closed, in autocommit or, where that can be told, without a transaction.
         TypeError: it is no connection that is known here.
     """
+    connection = _unscoped(connection)
     kind = cast("type[object]", type(connection))
     if issubclass(kind, AsyncConnection | AsyncSession):
         return await _of_sqlalchemy(connection, tenant_id)
@@ -231,6 +238,12 @@ async def adapter_of(connection: Any, tenant_id: UUID) -> CallersTransaction:
     raise TypeError(message)
 
 
+def _unscoped(connection: Any) -> Any:
+    """Return the session of the moment for one that is looked up by its scope."""
+    kind = cast("type[object]", type(connection))
+    return connection() if issubclass(kind, async_scoped_session) else connection
+
+
 def _is_asyncpg(connection: object) -> bool:
     # The class answers for the proxies of its pools too, but only to isinstance.
     return isinstance(connection, asyncpg.Connection)
@@ -243,6 +256,7 @@ async def turn(connection: CallerConnection) -> AsyncGenerator[None]:
     Only a raw asyncpg connection needs it: the others let concurrent statements wait by themselves. No step and no
     command may be asked for inside.
     """
+    connection = _unscoped(connection)
     line: object = connection
     if isinstance(connection, AsyncConnection | AsyncSession):
         line = (await _raw(await _carrier(connection))).driver_connection

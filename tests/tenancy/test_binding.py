@@ -10,7 +10,7 @@ import asyncpg
 import psycopg
 import pytest
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
 
 import tenancy
 from tenancy import Statements
@@ -285,6 +285,17 @@ async def test_a_connection_that_streams_its_own_results_reads_ours_at_once(
         tx = await tenancy.bind(connection, tenant)
         assert await tx.execute(sql["add"], tag="a", run_id=uuid4()) == 1
         assert [row["tag"] for row in await tx.fetch_all(sql["tags"])] == ["a"]
+
+
+async def test_a_scoped_session_is_the_session_of_its_task(app_url: Callable[[str], str], tenant: UUID) -> None:
+    engine = create_async_engine(sqlalchemy_url(app_url("app"), "asyncpg"))
+    scoped = async_scoped_session(async_sessionmaker(engine), scopefunc=asyncio.current_task)
+    tx = await tenancy.bind(scoped, tenant)
+    async with tenancy.turn(scoped):
+        bound = await scoped.execute(text("select current_setting('tenantry.tenant_id')"))
+    assert bound.scalar_one() == str(tx.tenant_id) == str(tenant)
+    await scoped.remove()
+    await engine.dispose()
 
 
 async def test_codecs_of_the_applications_own_change_nothing(
