@@ -1,4 +1,4 @@
-"""What a flush costs grows with what is in it, not with its square, nor with the steps that its stages have taken before."""
+"""What a flush costs grows with what is in it, not with its square, nor with the steps its stages took before."""
 
 from migrations.script import run_script
 
