@@ -87,7 +87,7 @@ create type tenantry.step_op as (
   job_attempt int, job_started_at timestamptz, on_reclaim text, external_key text, wait_state json
 );
 
--- As in 0010, and: reads its JSON once, and finds each run, job and step by its key.
+-- As in 0010, and: its ops have a type, and it finds each run, job and step by its key.
 create or replace function tenantry.step_ledger_v1(tenant uuid, ops json, wait boolean)
 returns table (
   n int, verdict text, run_status text, kind text, status text, attempt int, failures int, stage_attempt int,
@@ -102,10 +102,9 @@ set jit = off
 as $$
 #variable_conflict use_column
 declare
-  items tenantry.step_op[] := array(
-    select item from json_populate_recordset(null::tenantry.step_op, ops) as item
+  asked uuid[] := array(
+    select distinct op.run_id from json_populate_recordset(null::tenantry.step_op, ops) as op order by op.run_id
   );
-  asked uuid[] := array(select distinct op.run_id from unnest(items) as op order by op.run_id);
   locked uuid[];
   leased int[];
   op record;
@@ -136,7 +135,7 @@ begin
       item.run_id, item.stage_id, item.step_id, item.attempt, item.claim_id, item.status, item.result, item.error,
       item.error_type, item.failures, item.delay_s, item.lease_s,
       run.status = 'RUNNING' as goes_on
-    from unnest(items) as item
+    from json_populate_recordset(null::tenantry.step_op, ops) as item
     cross join lateral (
       select run.status
       from tenantry.workflow_runs as run
@@ -173,7 +172,7 @@ begin
   -- Which ops come from the worker that has the stage: the fence changes under the run's lock only.
   leased := array(
     select item.n
-    from unnest(items) as item
+    from json_populate_recordset(null::tenantry.step_op, ops) as item
     cross join lateral (
       select run.status
       from tenantry.workflow_runs as run
@@ -194,7 +193,7 @@ begin
     select
       item.op, item.run_id, item.stage_id, item.step_id, item.kind, item.status, item.result, item.error, item.error_type,
       item.failures, item.delay_s
-    from unnest(items) as item
+    from json_populate_recordset(null::tenantry.step_op, ops) as item
     where item.op in ('poll', 'resolve') and item.n = any(leased)
   loop
     update tenantry.workflow_steps as step
@@ -222,14 +221,14 @@ begin
       tenantry.now() + op.lease_s * interval '1 second', tenantry.now() + op.delay_s * interval '1 second',
       tenantry.now() + op.timeout_s * interval '1 second', op.external_key, op.wait_state, tenantry.now(),
       tenantry.now()
-    from unnest(items) as op
+    from json_populate_recordset(null::tenantry.step_op, ops) as op
     where op.op in ('claim', 'open') and op.n = any(leased)
     order by op.run_id, op.stage_id, op.step_id
     on conflict (tenant_id, run_id, stage_id, step_id) do nothing;
     get diagnostics inserted = row_count;
     new_rows := (
       select count(*)
-      from unnest(items) as op
+      from json_populate_recordset(null::tenantry.step_op, ops) as op
       where op.op in ('claim', 'open') and op.n = any(leased)
     );
   end if;
@@ -239,7 +238,7 @@ begin
   if inserted < new_rows then
     for op in
       select item.run_id, item.stage_id, item.step_id, item.stage_attempt, item.claim_id, item.lease_s, item.on_reclaim
-      from unnest(items) as item
+      from json_populate_recordset(null::tenantry.step_op, ops) as item
       where item.op = 'claim' and item.n = any(leased)
     loop
       update tenantry.workflow_steps as step
@@ -300,7 +299,7 @@ begin
       step.is_reclaim, step.lease_expires_at, step.due_at, step.deadline_at, step.external_key,
       case when op.op in ('claim', 'open', 'resolve') then step.result::text end,
       step.error, step.error_type, tenantry.now()
-    from unnest(items) as op
+    from json_populate_recordset(null::tenantry.step_op, ops) as op
     left join lateral (
       select run.status
       from tenantry.workflow_runs as run
