@@ -23,7 +23,7 @@ from tenancy import Call, Row, TenantTransaction, load_sql
 
 SQL = load_sql(__file__)
 REAP_LIMIT = 100
-NO_ANSWERS: Mapping[str, Sequence[Row]] = {"runs_due": (), "jobs_due": (), "jobs": (), "runs": ()}
+NO_ANSWERS: Mapping[str, Sequence[Row]] = {"runs_due": (), "jobs_due": (), "lapsed": (), "jobs": (), "runs": ()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,3 +168,12 @@ async def test_a_run_that_fails_with_a_lease_is_not_claimed_from(
     stages = await look("select status from tenantry.workflow_stages where run_id = %s order by number", run_id)
     assert [stage["status"] for stage in stages] == ["FAILED", "CANCELLED"]
     assert await look("select from tenantry.job_queue where run_id = %s and status <> 'FAILED'", run_id) == []
+
+
+async def test_a_tick_that_takes_no_lease_back_claims(hand: HandWorker) -> None:
+    """As most ticks of a worker do, and at once from a group of which another job is leased."""
+    run_id = await hand.create("fan")
+    async with hand.transaction() as tx:
+        for _ in range(2):
+            ticked = await hand.kernel.dispatch(WorkerTick(hand.worker_id, 1, reap=False), tx)
+            assert claimed(ticked) == [run_id]
