@@ -6,6 +6,7 @@ The loop's time, the engine's and the workers' monotonic clock move together, an
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -50,6 +51,7 @@ class World:
         self._idle = asyncio.Event()
         self._busy = 0
         self.tenant_id = UUID(int=0)
+        self.threads = Threads(self)
         self.errors: list[BaseException] = []
         self.on_commit: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._database = Database(DatabaseSettings(urls.straight("tenantry_worker"), pool_size=2))
@@ -63,6 +65,7 @@ class World:
     def close(self) -> None:
         self.run(self._database.close())
         self.run(self._superuser.close())
+        self.threads.shutdown()
         self._runner.close()
 
     async def begin(self, on_commit: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -93,15 +96,23 @@ class World:
             else:
                 await asyncio.sleep(0)
 
+    def begin_work(self) -> None:
+        """Note that something goes on that the loop does not see."""
+        self._busy += 1
+
+    def end_work(self) -> None:
+        """Note that it has ended, or waits for the test."""
+        self._busy -= 1
+        if not self._busy:
+            self._idle.set()
+
     @contextmanager
     def _under_way(self) -> Iterator[None]:
-        self._busy += 1
+        self.begin_work()
         try:
             yield
         finally:
-            self._busy -= 1
-            if not self._busy:
-                self._idle.set()
+            self.end_work()
 
     # -- the database -------------------------------------------------------------------------------------------------
 
@@ -120,3 +131,30 @@ class World:
         async with self._superuser.pipeline():
             cursors = [await self._superuser.execute(query.encode(), params) for query in queries]
         return [await cursor.fetchall() for cursor in cursors]
+
+
+class Threads(Executor):
+    """Threads whose work counts as under way until its result is with the loop; what runs in them asks the loop to wait."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._pool = ThreadPoolExecutor(32)
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        told: Future[T] = Future()
+        told.set_running_or_notify_cancel()
+        self._world.begin_work()
+
+        def tell(done: Future[T]) -> None:
+            try:
+                told.set_result(done.result())
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it is told
+                told.set_exception(error)
+            self._world.end_work()
+
+        work = self._pool.submit(fn, *args, **kwargs)
+        work.add_done_callback(lambda done: self._world.loop.call_soon_threadsafe(tell, done))
+        return told
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self._pool.shutdown(wait, cancel_futures=cancel_futures)

@@ -5,7 +5,7 @@ gates stands still, as a machine does that swaps, or a packet that is late.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -15,15 +15,19 @@ from uuid import UUID
 
 from kernel import (
     AbortSignal,
+    JobBegin,
     JobHeartbeat,
     JobRelease,
     JobSettle,
     Kernel,
     LeasedJob,
     Settlement,
+    StageFailed,
+    StageInvocation,
     StageJournal,
     StageOutcome,
     StageReleased,
+    StageSkipped,
     StepAnswer,
     StepOp,
     StepRow,
@@ -33,6 +37,7 @@ from kernel import (
     invocation_of,
     read_steps,
     run_stage,
+    run_when,
 )
 from kernel.command import Command
 from tenancy import TenantTransaction
@@ -67,7 +72,7 @@ class Execution:
     began: set[str] = field(default_factory=set)
     is_over: bool = False
     task: asyncio.Task[None] | None = None
-    body: asyncio.Task[StageOutcome] | None = None
+    body: asyncio.Task[Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +91,7 @@ class Process:
 
     numbers = count(1)
 
-    def __init__(self, world: World, kernel: Kernel, linger_s: float | None) -> None:
+    def __init__(self, world: World, kernel: Kernel, linger_s: float | None, *, leases_ahead: bool = False) -> None:
         self.worker_id = f"worker-{next(self.numbers)}"
         self.execution: Execution | None = None
         self.gates: dict[asyncio.Future[None], str] = {}
@@ -97,6 +102,11 @@ class Process:
         self._world = world
         self._kernel = kernel
         self._linger_s = linger_s
+        self._lease_ahead = int(leases_ahead)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._world.loop
 
     # -- what the test does -------------------------------------------------------------------------------------------
 
@@ -108,10 +118,7 @@ class Process:
                 await self._carry_out(JobRelease(self.worker_id, held))
                 self._needs_release = False
             ticked = await self._carry_out(WorkerTick(self.worker_id, limit=1))
-            for job in ticked.leased:
-                execution = self.execution = Execution(job)
-                execution.task = asyncio.get_running_loop().create_task(self._execute(execution))
-                execution.task.add_done_callback(self._ended)
+            self._start(ticked.leased)
         await self._world.quiet()
         return self.execution is not None
 
@@ -172,7 +179,21 @@ class Process:
         finally:
             del self.gates[gate]
 
+    async def gate_of_thread(self, name: str) -> None:
+        """Let a thread stand still until the test opens this gate."""
+        self._world.end_work()
+        try:
+            await self.gate(name)
+        finally:
+            self._world.begin_work()
+
     # -- an execution -------------------------------------------------------------------------------------------------
+
+    def _start(self, jobs: Sequence[LeasedJob]) -> None:
+        for job in jobs:
+            execution = self.execution = Execution(job)
+            execution.task = asyncio.get_running_loop().create_task(self._execute(execution))
+            execution.task.add_done_callback(self._ended)
 
     async def _execute(self, execution: Execution) -> None:
         HERE.set(Here(self, execution))
@@ -180,18 +201,48 @@ class Process:
         invocation = invocation_of(
             job, self._world.tenant_id, LARGEST_OUTPUT, abort=execution.abort, journal=execution.journal
         )
-        steps = give_steps(invocation, job, _Ledger(self, job), linger_s=self._linger_s)
-        execution.body = asyncio.get_running_loop().create_task(run_stage(invocation))
+        with self._mortal():
+            outcome = None if job.begun else await self._begin(execution, invocation)
+            if outcome is not None or execution.job.begun:
+                steps = give_steps(invocation, execution.job, _Ledger(self, job), linger_s=self._linger_s)
+                if outcome is None:
+                    outcome = await self._run(execution, run_stage(invocation, self._world.threads))
+                await self._settle(
+                    Settlement(execution.job, outcome, tuple(execution.journal.annotations()), steps.remaining)
+                )
+                return
+        self.execution = None
+
+    async def _begin(self, execution: Execution, invocation: StageInvocation) -> StageOutcome | None:
+        """Return how the stage ends without its body; else begin it, unless it is somebody else's by now."""
+        answer = await self._run(execution, run_when(invocation, self._world.threads))
+        if answer is not True:
+            return StageSkipped() if answer is False else answer
+        (begun,) = await self.commit(f"begin {execution.job.stage_id}", JobBegin([execution.job], wait=True))
+        if begun.status != "begun":
+            return None
+        execution.job = begun.job
+        # Told while it was begun: a body that starts now would not be cancelled.
+        reason = execution.abort.reason
+        return StageReleased() if reason == "shutdown" else StageFailed(f"aborted: {reason}") if reason else None
+
+    async def _run(self, execution: Execution, foreign: Coroutine[Any, Any, Any]) -> Any:
+        """Await a body or its `when` in a task of its own; one that was told to leave has no outcome."""
+        execution.body = asyncio.get_running_loop().create_task(foreign)
         try:
-            outcome: StageOutcome = await execution.body
+            return await execution.body
         except asyncio.CancelledError:
             if execution.abort.reason != "shutdown":
                 raise
-            outcome = StageReleased()
-        settlement = Settlement(job, outcome, tuple(execution.journal.annotations()), steps.remaining)
-        with self._mortal():
-            await self.commit(f"settle {type(outcome).__name__}", JobSettle(self.worker_id, [settlement], wait=True))
+            return StageReleased()
+
+    async def _settle(self, settlement: Settlement) -> None:
+        """Settle, and go on with what was leased ahead."""
+        command = JobSettle(self.worker_id, [settlement], lease_ahead=self._lease_ahead, wait=True)
+        what = f"settle {settlement.job.stage_id} {type(settlement.outcome).__name__}"
+        (settled,) = await self.commit(what, command)
         self.execution = None
+        self._start(settled.next_jobs)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
@@ -254,7 +305,7 @@ class _Ledger:
     job: LeasedJob
 
     async def write(self, ops: Sequence[StepOp]) -> Sequence[StepAnswer]:
-        what = ", ".join(f"{op.op} {op.step_id}" for op in ops)
+        what = ", ".join(f"{op.op} {op.fence.stage_id}/{op.step_id}" for op in ops)
         return await self.process.commit(what, StepWrite(ops, wait=True))
 
     async def read(self) -> Sequence[StepRow]:
