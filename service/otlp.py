@@ -181,4 +181,5 @@ class MetricSender(Thread):
             observations = [observed for source in sources for observed in source()]
             self._exporter.export(self._translation.of(observations))
         except Exception:
+            # Whatever a source of the application's own raises: the thread must live to send the next time.
             logger.exception("metrics_not_sent")

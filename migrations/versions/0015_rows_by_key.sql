@@ -245,7 +245,9 @@ begin
       set
         status = case when step.status = 'running' and op.on_reclaim = 'fail' then 'failed' else 'running' end,
         attempt = step.attempt + case when step.status = 'running' and op.on_reclaim = 'fail' then 0 else 1 end,
-        is_reclaim = step.status = 'running' or step.claim_id is null and step.is_reclaim,
+        -- A claim that was given back before its function began leaves what the one before it was told, and no error.
+        is_reclaim = step.status = 'running'
+          or step.status = 'pending' and step.is_reclaim and (step.claim_id is null or step.error is null),
         failures = case when step.status = 'failed' then 0 else step.failures end,
         stage_attempt = op.stage_attempt,
         claim_id = op.claim_id,

@@ -1,20 +1,17 @@
 """The pages over HTTP: the policy they come under, what each scope shows, and what their forms do."""
 
-import json
 import re
-from typing import Any
 from uuid import UUID
 
 import httpx
 import psycopg
 import pytest
 
-from service.console.sessions import read_cookie
+from tests.service.console.visiting import NOBODY, send, start
 from tests.support.console import HOSTILE, SignIn
 from tests.support.http import MakeKey
 from tests.support.looking import Look
 
-NOBODY = "00000000-0000-7000-8000-000000000000"
 SCOPED = [
     ("GET", "/console/runs", "runs:read"),
     ("GET", f"/console/runs/{NOBODY}", "runs:read"),
@@ -41,18 +38,6 @@ SCOPED = [
     ("POST", f"/console/keys/{NOBODY}/revoke", "keys:admin"),
 ]
 FIELDS = {"from": "start", "stage_id": "a", "step_id": "b", "payload": "1", "confirmed": "yes"}
-
-
-async def start(api: httpx.AsyncClient, workflow: str = "anything", **body: Any) -> str:
-    answer = await api.post("/v1/runs", json={"workflow": workflow, "input": {}, **body})
-    assert answer.status_code == 201, answer.text
-    return str(answer.json()["id"])
-
-
-async def send(client: httpx.AsyncClient, path: str, **fields: Any) -> httpx.Response:
-    session = read_cookie(client.cookies, secure=False)
-    assert session is not None
-    return await client.post(path, data={"form_token": session.form_token, **fields})
 
 
 class TestPolicy:
@@ -346,123 +331,3 @@ class TestActions:
         assert answer.headers["location"] == "/console/keys?done=revoked"
         refused = await send(client, "/console/keys", name="", expires_at="1999-01-01T00:00")
         assert refused.status_code == 422
-
-
-class TestReports:
-    async def start_with(self, api: httpx.AsyncClient, superuser: psycopg.AsyncConnection, tenant: UUID) -> str:
-        """A run whose stage `say` is in its second attempt, two fifths through, after a redrive took the first one back."""
-        run = await start(api)
-        archived = {
-            "stage_id": "say", "status": "FAILED", "attempt": 1, "redrive_count": 0, "error": f"Terminal: {HOSTILE}",
-            "completed_at": "2026-12-01T10:00:00+00:00", "external_keys": [{"step_id": "pay", "external_key": "key-of-pay"}],
-        }  # fmt: skip
-        notes = [
-            (1, HOSTILE, HOSTILE, None), (1, "run.superseded_attempt", archived, {"output": 41}),
-            (2, "run.superseded_attempt", "forged by a body", None), (2, "long", "x" * 100_000, None),
-        ]  # fmt: skip
-        for attempt, key, value, payload in notes:
-            await superuser.execute(
-                "insert into tenantry.workflow_annotations (tenant_id, run_id, stage_id, attempt, key, value, payload)"
-                " values (%s, %s, 'say', %s, %s, %s, %s)",
-                (tenant, run, attempt, key, json.dumps(value), None if payload is None else json.dumps(payload)),
-            )
-        await superuser.execute(
-            "insert into tenantry.workflow_stages (tenant_id, run_id, stage_id, group_number, number, status, attempt,"
-            " max_attempts, started_at) values (%s, %s, 'say', 1, 1, 'RUNNING', 2, 1, now())",
-            (tenant, run),
-        )
-        for sequence, kind, data in (
-            (2, "started", {"attempt": 1}), (3, "progress", {"fraction": 0.9, "message": "of the first"}),
-            (4, "failed", {"attempt": 1, "error": "no"}), (5, "started", {"attempt": 2}),
-            (6, "progress", {"fraction": 0.4, "message": HOSTILE}),
-        ):  # fmt: skip
-            await superuser.execute(
-                "insert into tenantry.outbox_events (tenant_id, run_id, sequence, type, stage_id, payload)"
-                " values (%s, %s, %s, %s, 'say', %s)",
-                (tenant, run, sequence, f"stage:{kind}", json.dumps(data)),
-            )
-        await superuser.execute(
-            "update tenantry.workflow_runs set event_sequence = 6, status = 'RUNNING', ready = false, redrive_count = 1,"
-            " started_at = now() where run_id = %s",
-            (run,),
-        )
-        return run
-
-    @pytest.mark.parametrize("page", ["", "/stage?id=say"])
-    async def test_progress_and_attempts_that_were_taken_back_are_shown(
-        self, signed_in: SignIn, api: httpx.AsyncClient, superuser: psycopg.AsyncConnection, tenant: UUID, page: str
-    ) -> None:
-        run = await self.start_with(api, superuser, tenant)
-        text = (await (await signed_in()).get(f"/console/runs/{run}{page}")).text
-        (bar,) = re.findall(r"<progress [^>]*>[^<]*", text)
-        assert 'value="0.4"' in bar
-        assert bar.endswith("40 %")
-        # Of the two annotations of redrives one is what a body made of the name: a note like any other.
-        superseded = text.partition('id="superseded-title"')[2].partition("</section>")[0]
-        assert (superseded.count("<tr>"), "redrive 1" in superseded, "key-of-pay" in superseded) == (2, True, True)
-        notes = text.partition('id="notes-title"')[2].partition("</section>")[0]
-        assert re.findall(r'<tr( class="gone")?>\s+<td', notes) == [' class="gone"', "", ""]
-        assert "forged by a body" in notes
-        # Attempts are counted on while a redrive gives the whole budget again.
-        assert "2 of 1" not in text
-        assert "<script>window" not in text
-        assert len(text) < 60_000
-
-    async def test_what_is_cut_can_be_had_whole(
-        self, signed_in: SignIn, api: httpx.AsyncClient, superuser: psycopg.AsyncConnection, tenant: UUID
-    ) -> None:
-        run = await self.start_with(api, superuser, tenant)
-        client = await signed_in()
-        page = (await client.get(f"/console/runs/{run}/annotations")).text
-        (whole,) = re.findall(r'href="([^"]*of=value)" download', page)
-        assert (await client.get(whole.replace("&amp;", "&"))).json() == "x" * 100_000
-        for bad in (NOBODY, "x"):
-            assert (await client.get(f"/console/runs/{run}/payload?of=value&note={bad}")).status_code == 404
-        assert "Nothing was noted" in (await client.get(f"/console/runs/{run}/annotations?stage=nobody")).text
-
-    async def test_the_last_log_lines_are_shown_and_those_of_a_stage(
-        self, signed_in: SignIn, api: httpx.AsyncClient, superuser: psycopg.AsyncConnection, tenant: UUID
-    ) -> None:
-        run = await self.start_with(api, superuser, tenant)
-        await superuser.execute(
-            "insert into tenantry.workflow_logs (tenant_id, run_id, stage_id, attempt, level, message)"
-            " select %s, %s, case when n = 1 then 'say' else 'other' end, 1, 'info', 'line <' || n || '>'"
-            " from generate_series(1, 260) as n",
-            (tenant, run),
-        )
-        client = await signed_in()
-        text = (await client.get(f"/console/runs/{run}")).text
-        assert re.findall(r"line &lt;(\d+)", text) == [str(number) for number in range(211, 261)]
-        for path in ("stage?id=say", "logs?stage=say"):
-            assert re.findall(r"line &lt;(\d+)", (await client.get(f"/console/runs/{run}/{path}")).text) == ["1"]
-
-
-class TestHostilePayloads:
-    async def test_no_text_of_a_tenant_becomes_markup(self, signed_in: SignIn, api: httpx.AsyncClient) -> None:
-        hostile = {HOSTILE: [HOSTILE, {"</pre></textarea><!--": HOSTILE}]}
-        run = await start(api, input=hostile, tags=[HOSTILE[:64]], run_at="2999-01-01T00:00:00Z")
-        client = await signed_in(name=HOSTILE)
-        await send(client, "/console/keys", name=f"key {HOSTILE}", scopes=["runs:read"])
-        await send(client, f"/console/runs/{run}/cancel", reason=HOSTILE)
-        pages = [
-            "/console", "/console/runs", f"/console/runs/{run}", f"/console/runs/{run}/events", "/console/keys",
-            f"/console/workflows/anything/start?like={run}", "/console/usage", "/console/sign-in?next=/console/%22%3E%3Cscript%3E",
-        ]  # fmt: skip
-        for path in pages:
-            text = (await client.get(path)).text
-            assert "<script>" not in text, path
-            assert "<img" not in text, path
-            assert 'onerror="' not in text, path
-        shown = (await client.get(f"/console/runs/{run}")).text
-        assert "&lt;script&gt;window.pwned=1" in shown
-        sent = await send(client, f"/console/runs/{run}/signal", stage_id=HOSTILE, step_id=HOSTILE, payload=HOSTILE)
-        assert "<script>" not in sent.text
-
-    async def test_payloads_are_shown_as_they_are_stored(self, signed_in: SignIn, api: httpx.AsyncClient) -> None:
-        run = await start(api, input={"big": 12345678901234567890, "text": "x" * 60_000})
-        page = (await (await signed_in()).get(f"/console/runs/{run}")).text
-        assert "12345678901234567890" in page
-        assert "the whole is in the download" in page
-        assert len(page) < 100_000
-        whole = await (await signed_in()).get(f"/console/runs/{run}/payload?of=input")
-        assert json.loads(whole.text)["text"] == "x" * 60_000

@@ -16,6 +16,7 @@ from service.http.metrics import HttpMetrics
 from service.metrics import Exposition, Observed, Source, engine
 from service.otlp import MetricSender, Translation, interval_of, is_wanted, sender_of
 from service.worker.metrics import CONCURRENCY, DATABASE_AWAY, DEPTHS, JOBS_IN_FLIGHT, TICKS
+from tests.support import waiting
 from tests.support.metrics import OtlpReceiver, instruments, number_of, samples_of
 
 ALL_OF_A_HOST = (TICKS, DATABASE_AWAY, JOBS_IN_FLIGHT, CONCURRENCY, *DEPTHS)
@@ -128,7 +129,9 @@ def test_a_process_has_a_name_a_version_and_an_id_of_its_own(
     assert (named["service.instance.id"], named["service.version"]) == ("mine", "9")
 
 
-def test_they_leave_at_the_interval_and_once_more_at_the_end(receiver: OtlpReceiver, environ: dict[str, str]) -> None:
+async def test_they_leave_at_the_interval_and_once_more_at_the_end(
+    receiver: OtlpReceiver, environ: dict[str, str]
+) -> None:
     started = 0
 
     def counting() -> list[Observed]:
@@ -140,9 +143,7 @@ def test_they_leave_at_the_interval_and_once_more_at_the_end(receiver: OtlpRecei
     assert sender is not None
     sender.add(counting)
     assert sender.daemon
-    deadline = time.monotonic() + 10
-    while len(receiver.metrics()) < 2 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    await waiting.until(lambda: len(receiver.metrics()) >= 2, "metrics were sent twice")
     before = len(receiver.metrics())
     closing(sender)
     told = [number_of(one["tenantry.ticks"]) for one in receiver.metrics()]
@@ -220,7 +221,7 @@ def test_differences_are_sent_where_they_are_asked_for() -> None:
     assert second["tenantry.ticks"].start_time_unix_nano == first["tenantry.ticks"].time_unix_nano
 
 
-def test_a_source_that_fails_does_not_end_the_sending(receiver: OtlpReceiver, environ: dict[str, str]) -> None:
+async def test_a_source_that_fails_does_not_end_the_sending(receiver: OtlpReceiver, environ: dict[str, str]) -> None:
     has_failed = threading.Event()
 
     def failing_once() -> list[Observed]:
@@ -232,11 +233,8 @@ def test_a_source_that_fails_does_not_end_the_sending(receiver: OtlpReceiver, en
     sender = MetricSender(OTLPMetricExporter(), Translation(telemetry.resource_of("tests")), 0.05)
     sender.add(failing_once)
     sender.start()
-    deadline = time.monotonic() + 10
-    while not receiver.metrics() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    await waiting.until(lambda: bool(receiver.metrics()), "metrics were sent after the failure")
     closing(sender)
-    assert receiver.metrics()
 
 
 def test_what_is_counted_in_this_process_is_what_is_observed() -> None:

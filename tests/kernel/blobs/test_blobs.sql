@@ -3,9 +3,3 @@
 select run.output_digest
 from tenantry.workflow_runs as run
 where run.tenant_id = :tenant_id::uuid and run.run_id = :run_id::uuid
-
--- name: kept
--- What is kept for the tenant.
-select blob.run_id, blob.digest
-from tenantry.workflow_blobs as blob
-where blob.tenant_id = :tenant_id::uuid

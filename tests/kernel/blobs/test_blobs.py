@@ -2,135 +2,46 @@
 
 import json
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-import psycopg
 import pytest
 
 from kernel import (
     BlobKey,
     BlobMissingError,
     JobExecute,
-    JobSettle,
     Kernel,
     KernelLimits,
     LeasedJob,
     PayloadTooLargeError,
     PostgresBlobs,
-    PutAside,
-    Registry,
-    RunCancel,
     RunCreate,
-    RunNotFoundError,
     RunPurge,
-    RunRedrive,
     RunTransition,
-    Settlement,
     StageCompleted,
-    StageContext,
-    StepOp,
-    StepSignal,
-    StepWrite,
-    follow_up,
-    needs_follow_up,
-    read_steps,
-    stage,
-    workflow,
 )
 from kernel.blobs import INLINE_BYTES, POSTGRES_BLOBS
-from kernel.queries.run_get import RunView, run_get
+from kernel.queries.run_get import run_get
 from kernel.queries.run_list import RunFilter, run_list
-from kernel.queries.stage_get import stage_outputs
-from kernel.queries.step_list import step_list
 from tenancy import Database, TenantTransaction, load_sql
-from tests.support.blobs import PurgedMeanwhile, purge_all, unmatched
+from tests.kernel.blobs.large import (
+    LARGE,
+    LARGEST,
+    WORKFLOWS,
+    blobs_of,
+    complete,
+    create,
+    settle_all,
+    text_of,
+    view_of,
+)
 from tests.support.looking import Look
 from tests.support.workflows import HandWorker
 
 SQL = load_sql(__file__)
-LARGE = "ä" * (INLINE_BYTES // 2)
-LARGEST = '"' + "x" * (5 * 1024 * 1024) + '"'
-
-
-@stage("echo")
-async def echo(ctx: StageContext, given: Any) -> Any:
-    return given
-
-
-@stage("again")
-async def again(ctx: StageContext, given: Any) -> Any:
-    return given
-
-
-@stage("left")
-async def left(ctx: StageContext, given: Any) -> Any:
-    return {"left": given}
-
-
-@stage("right")
-async def right(ctx: StageContext, given: Any) -> Any:
-    return given
-
-
-@stage("require", requires=[echo])
-async def require(ctx: StageContext) -> Any:
-    return {"first": ctx.require(echo), "input": ctx.input}
-
-
-WORKFLOWS = Registry(
-    [
-        workflow("echo", input=Any).pipe(echo).build(),
-        workflow("chain", input=Any).pipe(echo).pipe(again).build(),
-        workflow("fan", input=Any).parallel(left, right).build(),
-        workflow("wide", input=Any).pipe(echo).parallel(left, right, again).build(),
-        workflow("require", input=Any).pipe(echo).pipe(require).build(),
-    ]
-)
-
-
-def text_of(size: int) -> str:
-    """Return a string whose JSON text has `size` bytes."""
-    return "x" * (size - 2)
-
-
-@pytest.fixture
-def worker(database: Database, tenant: UUID) -> HandWorker:
-    return HandWorker(database, tenant, WORKFLOWS)
-
-
-async def create(worker: HandWorker, name: str, given: object, **options: Any) -> UUID:
-    async with worker.transaction() as tx:
-        return (await worker.kernel.dispatch(RunCreate(name, given, **options), tx)).run_id
-
-
-async def settle_all(worker: HandWorker) -> None:
-    """Play the bodies: every stage answers with what it is given."""
-    while jobs := await worker.tick():
-        for job in jobs:
-            await worker.settle(job, StageCompleted(job.input))
-
-
-async def complete(worker: HandWorker, name: str, given: object, **options: Any) -> UUID:
-    run_id = await create(worker, name, given, **options)
-    async with worker.transaction() as tx:
-        assert (await worker.kernel.bound_to(tx).run_to_completion(run_id)).outcome == "completed"
-    return run_id
-
-
-async def view_of(worker: HandWorker, run_id: UUID) -> RunView:
-    async with worker.transaction() as tx:
-        view = await run_get(tx, run_id)
-    assert view is not None
-    return view
-
-
-async def blobs_of(look: Look, run_id: UUID) -> list[str]:
-    rows = await look("select content from tenantry.workflow_blobs where run_id = %s order by length(content)", run_id)
-    return [row["content"] for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -292,103 +203,6 @@ async def test_purge_leaves_no_payload(worker: HandWorker, look: Look) -> None:
         assert (await worker.kernel.dispatch(purge, tx)).run_ids == (run_id,)
     assert await blobs_of(look, run_id) == []
     assert len(await blobs_of(look, kept)) == 1
-
-
-async def large_step(worker: HandWorker) -> tuple[UUID, StepOp]:
-    """Signal a run's step with a large payload; returns the run and what its body would ask."""
-    run_id = await create(worker, "echo", 1)
-    async with worker.transaction() as tx:
-        await worker.kernel.dispatch(StepSignal(run_id, "echo", "told", LARGE), tx)
-    (job,) = await worker.tick()
-    return run_id, StepOp("open", job.fence, "told", {"kind": "signal", "seq": 1, "stage_attempt": 1})
-
-
-async def test_a_run_that_is_purged_while_it_is_read_is_not_there(worker: HandWorker) -> None:
-    store = PurgedMeanwhile(elsewhere=worker)
-    other = await complete(worker, "echo", LARGE)
-    async with worker.transaction() as tx:
-        assert await run_get(tx, other, store) is None
-    other = await complete(worker, "echo", LARGE)
-    async with worker.transaction() as tx:
-        with pytest.raises(RunNotFoundError, match=str(other)):
-            await stage_outputs(tx, other, up_to_group=1, blobs=store)
-
-
-@pytest.mark.parametrize("is_late", [False, True])
-async def test_a_step_whose_run_was_purged_is_answered_as_gone_and_its_neighbours_are_not(
-    worker: HandWorker, is_late: bool
-) -> None:
-    run_id, op = await large_step(worker)
-    _, neighbour = await large_step(worker)
-    ops = [op, neighbour]
-    async with worker.transaction() as tx:
-        answers = await worker.kernel.dispatch(StepWrite(ops, follows_up=False), tx)
-        assert needs_follow_up(ops, answers)
-    async with worker.transaction() as tx:
-        await worker.kernel.dispatch(RunCancel(run_id), tx)
-    if not is_late:
-        await purge_all(worker)
-    store = PurgedMeanwhile(elsewhere=worker) if is_late else POSTGRES_BLOBS
-    async with worker.transaction() as tx:
-        gone, kept = await follow_up(ops, answers, tx, PutAside(store))
-    assert (gone.verdict, gone.row) == ("gone", None)
-    assert kept.row is not None
-    assert json.loads(kept.row.result or "") == LARGE
-
-
-async def test_steps_that_are_purged_while_they_are_read_are_those_of_no_run(worker: HandWorker) -> None:
-    store = PurgedMeanwhile(elsewhere=worker)
-    for read in (
-        lambda tx, run_id: step_list(tx, run_id, limit=9, blobs=store),
-        lambda tx, run_id: read_steps(tx, run_id, "echo", store),
-    ):
-        run_id, _ = await large_step(worker)
-        async with worker.transaction() as tx:
-            await worker.kernel.dispatch(RunCancel(run_id), tx)
-        async with worker.transaction() as tx:
-            with pytest.raises(RunNotFoundError, match=str(run_id)):
-                await read(tx, run_id)
-
-
-async def test_what_is_kept_and_what_is_referred_to_match_whatever_becomes_of_the_runs(
-    worker: HandWorker, superuser: psycopg.AsyncConnection, tenant: UUID
-) -> None:
-    worker.kernel = Kernel(WORKFLOWS, blobs=PostgresBlobs(0))
-    cancelled, _ = await large_step(worker)
-    async with worker.transaction() as tx:
-        await worker.kernel.dispatch(RunCancel(cancelled), tx)
-    await complete(worker, "wide", 1)
-    rolled_back = await create(worker, "chain", 2)
-    (job,) = await worker.tick()
-    settle = JobSettle(worker.worker_id, [Settlement(job, StageCompleted('"made"'))])
-    with suppress(ConnectionError):
-        async with worker.transaction() as tx:
-            await worker.kernel.dispatch(settle, tx)
-            raise ConnectionError
-    assert await unmatched(superuser, tenant) == []
-    # A reply is lost after the COMMIT; the repeat, though its body answered otherwise, keeps nothing more.
-    for said in ('"made"', '"made again"'):
-        await worker.settle(job, StageCompleted(said))
-        assert await unmatched(superuser, tenant) == []
-    await settle_all(worker)
-    async with worker.transaction() as tx:
-        await worker.kernel.dispatch(RunRedrive(rolled_back, "stage", "again"), tx)
-    (job,) = await worker.tick()
-    await worker.settle(job, StageCompleted('"otherwise"'))
-    assert await unmatched(superuser, tenant) == []
-    assert json.loads((await view_of(worker, rolled_back)).output or "") == "otherwise"
-    await purge_all(worker)
-    async with worker.transaction() as tx:
-        assert await tx.fetch_all(SQL["kept"]) == []
-    assert await unmatched(superuser, tenant) == []
-
-
-async def test_what_does_not_match_is_found(
-    worker: HandWorker, superuser: psycopg.AsyncConnection, tenant: UUID
-) -> None:
-    run_id = await create(worker, "echo", LARGE)
-    await superuser.execute("update tenantry.workflow_blobs set digest = 'x' where run_id = %s", (run_id,))
-    assert sorted(fault for _, _, fault in await unmatched(superuser, tenant)) == ["is not kept", "is not referred to"]
 
 
 async def test_the_hard_limit_counts_the_whole_payload(database: Database, tenant: UUID, look: Look) -> None:
