@@ -72,18 +72,20 @@ async def serve_api(
     app = create_app(settings, registry, work_due)
     server = ApiServer(app, settings)
     api: Api = app.state.api
-    # Not ready is no reason to leave: nothing is let through the gate, and the login is checked when it can be.
-    is_ready = await _is_ready(api.gate)
-    with _listen(settings) as listener:
-        async with asyncio.TaskGroup() as tasks:
-            watch = tasks.create_task(_stop_when(stop, server))
-            check = None if is_ready else tasks.create_task(_find_refusal(api.gate, server))
-            try:
-                await server.serve(sockets=[listener])
-            finally:
-                watch.cancel()
-                if check is not None:
-                    check.cancel()
+    # Closed here too: refused before the server runs, a pool that is still connecting would outlive the loop's end.
+    async with api.database:
+        # Not ready is no reason to leave: nothing is let through the gate, and the login is checked when it can be.
+        is_ready = await _is_ready(api.gate)
+        with _listen(settings) as listener:
+            async with asyncio.TaskGroup() as tasks:
+                watch = tasks.create_task(_stop_when(stop, server))
+                check = None if is_ready else tasks.create_task(_find_refusal(api.gate, server))
+                try:
+                    await server.serve(sockets=[listener])
+                finally:
+                    watch.cancel()
+                    if check is not None:
+                        check.cancel()
     if check is not None and not check.cancelled() and (refusal := check.result()) is not None:
         raise refusal
 

@@ -10,18 +10,16 @@ from uuid import UUID
 import httpx
 import pytest
 
+from service.process import serve_api
+from service.settings import Settings
 from service.tenants import create_key
-from tenancy import Database
+from tenancy import Database, UnsafeRoleError
 from tests.support import waiting
 from tests.support.environment import DatabaseUrls
 from tests.support.processes import Process, answers
 from tests.support.proxy import LossyProxy
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port: int = found.getsockname()[1]
-        return port
+from tests.support.system import free_port
+from tests.support.workflows import REGISTRY
 
 
 def environment(urls: DatabaseUrls, port: int, **changes: str) -> dict[str, str]:
@@ -93,6 +91,15 @@ def test_a_superusers_login_is_refused(database_urls: DatabaseUrls) -> None:
         assert process.wait() == 1
         assert "superuser" in process.output.splitlines()[-1]
         assert "Traceback" not in process.output
+
+
+async def test_what_refuses_to_serve_leaves_nothing_running(database_urls: DatabaseUrls) -> None:
+    """A pool that still connected kept a refused process from ending."""
+    settings = Settings(database_url=database_urls.direct, port=free_port())
+    before = asyncio.all_tasks()
+    with pytest.raises(UnsafeRoleError, match="superuser"):
+        await serve_api(settings, REGISTRY, asyncio.Event())
+    assert asyncio.all_tasks() == before
 
 
 async def test_a_superusers_login_is_refused_as_soon_as_the_database_is_there(database_urls: DatabaseUrls) -> None:
