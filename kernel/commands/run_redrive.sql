@@ -8,18 +8,18 @@ where kept.tenant_id = :tenant_id::uuid and kept.workflow_id = :workflow_id::tex
 
 -- name: archive
 -- Keep what these stages had come to, their outputs as payloads, or their digests; and, of those whose steps go (:abandoned), under which keys
--- effects are known outside that nobody will ask for again.
+-- effects are known outside that nobody will ask for again. An attempt that was given back on a stop is superseded like any.
 insert into tenantry.workflow_annotations (tenant_id, run_id, stage_id, attempt, key, value, payload, created_at)
 select
   :tenant_id::uuid,
   stage.run_id,
   stage.stage_id,
-  stage.attempt,
+  greatest(stage.attempt, stage.announced_attempt),
   'run.superseded_attempt',
   json_build_object(
     'stage_id', stage.stage_id,
     'status', stage.status,
-    'attempt', stage.attempt,
+    'attempt', greatest(stage.attempt, stage.announced_attempt),
     'generation', stage.generation,
     'redrive_count', :redrive_count::int,
     'definition_version', :version::text,
@@ -80,10 +80,13 @@ delete from tenantry.workflow_steps as step
 where step.tenant_id = :tenant_id::uuid and step.run_id = :run_id::uuid
 
 -- name: reopen_stages
--- PENDING again under the same row: attempts count on, the generation, and so every external key, stays.
+-- PENDING again under the same row: attempts count on, the generation, and so every external key, stays. An attempt that was
+-- given back on a stop is not taken up again: it was announced in a history that this redrive ends, and what begins now
+-- is announced as well.
 update tenantry.workflow_stages as stage
 set
   status = 'PENDING',
+  attempt = greatest(stage.attempt, stage.announced_attempt),
   group_number = item.group_number,
   number = item.number,
   max_attempts = item.max_attempts,

@@ -94,8 +94,10 @@ def _broken_stage(old: Row | None, new: Row, job: Row | None, plan: Plan) -> Ite
     if new["status"] != "PENDING" or job is None or (job["status"], job["attempt"]) != ("PENDING", 0):
         yield f"{stage_id} is to go on, is {new['status']}, its job {job}"
     if stage_id in plan.reopened and old is not None:
-        kept = ("attempt", "generation", "announced_attempt")
-        if any(old[name] != new[name] for name in kept):
+        # An attempt that was given back on a stop was announced: it is superseded too.
+        begun = max(old["attempt"], old["announced_attempt"])
+        kept = ("generation", "announced_attempt")
+        if new["attempt"] != begun or any(old[name] != new[name] for name in kept):
             yield f"{stage_id} is not opened in place: {old}, {new}"
 
 

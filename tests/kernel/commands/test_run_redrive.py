@@ -9,8 +9,11 @@ import pytest
 from kernel import (
     FieldError,
     InvalidRequestError,
+    RunCancel,
+    RunRedrive,
     RunRedriven,
     StageContext,
+    StageReleased,
     Terminal,
     UnknownStageError,
     stage,
@@ -20,6 +23,9 @@ from kernel.testing import Harness
 from tenancy import Database
 from tests.kernel.commands.redriven import ARCHIVE, JOBS, Play, statuses
 from tests.support.looking import Look
+from tests.support.workflows import HandWorker
+
+STARTED = "select payload from tenantry.outbox_events where run_id = %s and type = 'stage:started' order by sequence"
 
 
 class TestLastFailure:
@@ -147,6 +153,22 @@ class TestLastFailure:
         assert await run.status() == "COMPLETED"
         assert play.calls == {"gather": 1, "pay": 1, "note": 1, "label": 1, "ship": 1}
         assert (await statuses(look, run))["gather"] == ("COMPLETED", 2, 0)
+
+    async def test_an_attempt_that_was_given_back_on_a_stop_is_superseded_like_any_other(
+        self, hand: HandWorker, look: Look
+    ) -> None:
+        run_id = await hand.create("single")
+        (job,) = await hand.tick()
+        await hand.settle(job, StageReleased())
+        async with hand.transaction() as tx:
+            await hand.kernel.dispatch(RunCancel(run_id), tx)
+            redriven = await hand.kernel.dispatch(RunRedrive(run_id), tx)
+        (again,) = await hand.tick()
+        assert (redriven.superseded, again.attempt) == (1, 2)
+        (row,) = await look(ARCHIVE, run_id)
+        assert (row["attempt"], row["value"]["attempt"]) == (1, 1)
+        started = [row["payload"]["attempt"] for row in await look(STARTED, run_id)]
+        assert started == [1, 2], "what goes on after a redrive has not started in its history"
 
     async def test_a_run_that_was_cancelled_before_it_began_begins(self, play: Play) -> None:
         run = await play.harness.start("play", {})
