@@ -173,9 +173,12 @@ def _introduce(plan: _Plan, urls: DatabaseUrls, key: str) -> None:
     tell(f"The console: {address}/console, signed in to with the key below.\n")
     tell("In a second shell:")
     tell(f"  export TENANTRY_API_URL={address}")
-    tell(f"  export TENANTRY_API_KEY={key}")
+    tell(f"  export TENANTRY_API_KEY={key}\n")
+    tell("For `tenantry tenant`, `key`, `db` and `workflow check`, and for tests with `kernel.testing`:")
     tell(f"  export TENANTRY_OPERATOR_DATABASE_URL={urls.operator}")
-    tell(f"  export TENANTRY_DIRECT_DATABASE_URL={urls.direct}\n")
+    tell(f"  export TENANTRY_DIRECT_DATABASE_URL={urls.direct}")
+    tell(f"  export TENANTRY_DISPATCHER_DATABASE_URL={urls.dispatcher}")
+    tell(f"  export TENANTRY_DATABASE_URL={urls.worker}\n")
 
 
 def _sources(workflows: str) -> tuple[Path, bool]:

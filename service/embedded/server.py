@@ -125,7 +125,7 @@ def _lock(directory: Path) -> IO[str]:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         file.close()
-        message = f"Another process runs the embedded database in {directory}."
+        message = f"Another process runs the embedded database in {directory}; end it first."
         raise EmbeddedError(message) from None
     return file
 
