@@ -1,6 +1,5 @@
 """The HTTP API as the command line uses it: one key, connection errors retried, problems as errors."""
 
-import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from service.environment import SettingsError, read_text
 DEFAULT_URL = "http://127.0.0.1:8000"
 ATTEMPTS = 5
 UNAVAILABLE = 503
+_AWAY = frozenset({502, UNAVAILABLE, 504})
 UNAUTHORIZED = 401
 PAGE = 200
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
@@ -33,6 +33,11 @@ class ApiError(Exception):
         self.status = status
         self.details = details
 
+    @property
+    def may_pass(self) -> bool:
+        """Whether the API, its database or a proxy before it is away and may be back soon."""
+        return self.status is None or self.status in _AWAY
+
 
 class _UnavailableError(Exception):
     def __init__(self, response: httpx.Response) -> None:
@@ -44,7 +49,7 @@ class _UnavailableError(Exception):
 class Event:
     """A run's event as the stream tells it."""
 
-    sequence: str
+    sequence: int
     type: str
     body: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
@@ -122,29 +127,22 @@ class ApiClient:
         run: dict[str, Any] = await self.get(f"/v1/runs/{run_id}")
         return run
 
-    async def events(self, run_id: str) -> AsyncIterator[Event]:
-        """Yield the run's events as they happen, from the first to the one that ends it.
+    async def events(self, run_id: str, after: int = 0) -> AsyncIterator[Event]:
+        """Yield the run's events behind the one of this number as they happen, until the API ends the stream.
+
+        It does so after the event that ends the run, and when it is itself about to stop.
 
         Raises:
-            ApiError: the API refuses, or stays away.
+            ApiError: the API refuses, cannot be reached, or went away.
         """
-        last = ""
-        failures = 0
-        while True:
-            headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last} if last else {})
-            try:
-                async with self._client.stream("GET", f"/v1/runs/{run_id}/events", headers=headers) as response:
-                    await _refuse_problem(response)
-                    async for event in _parse_stream(response.aiter_lines()):
-                        last, failures = event.sequence or last, 0
-                        yield event
-            except httpx.TransportError as error:
-                failures += 1
-                if failures >= ATTEMPTS:
-                    raise self._unreachable(error) from error
-                await asyncio.sleep(_FIRST_PAUSE * 2**failures)
-            else:
-                return
+        headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
+        try:
+            async with self._client.stream("GET", f"/v1/runs/{run_id}/events", headers=headers) as response:
+                await _refuse_problem(response)
+                async for event in _parse_stream(response.aiter_lines()):
+                    yield event
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
 
     async def _send(self, method: str, path: str, **options: Any) -> Any:
         retrying = AsyncRetrying(
@@ -202,7 +200,7 @@ async def _parse_stream(lines: AsyncIterator[str]) -> AsyncIterator[Event]:
     async for line in lines:
         if not line:
             if "data" in fields:
-                yield Event(fields.get("id", ""), fields.get("event", ""), orjson.loads(fields["data"]))
+                yield Event(int(fields.get("id", "0")), fields.get("event", ""), orjson.loads(fields["data"]))
             fields = {}
         elif not line.startswith(":"):
             name, _, value = line.partition(":")

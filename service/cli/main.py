@@ -12,6 +12,7 @@ from service.cli.output import complain
 from service.cli.refusals import explain
 
 FAILED = 1
+INTERRUPTED = 130
 
 app = typer.Typer(
     name="tenantry",
@@ -41,7 +42,7 @@ def main() -> None:
     try:
         app()
     except KeyboardInterrupt:
-        sys.exit(FAILED)
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # The reader went away; pointing stdout elsewhere keeps the interpreter from complaining when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -12,11 +12,11 @@ import typer
 
 from service.cli import waterfall
 from service.cli.client import PAGE, ApiClient, ApiError
-from service.cli.output import Json, console, print_fields, print_json, print_table, tell, wait_of
+from service.cli.output import Json, console, print_fields, print_json, print_payload, print_table, tell, wait_of
 from service.cli.watching import watch_run
 
 T = TypeVar("T")
-app = typer.Typer(help="Runs: start, list, show, watch, trace, signal, cancel, redrive.", no_args_is_help=True)
+app = typer.Typer(help="Runs: start, list, show, steps, watch, trace, signal, cancel, redrive.", no_args_is_help=True)
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
 NOT_FOUND = 404
 STEPS_SHOWN = 50
@@ -61,7 +61,8 @@ def list_(
     if json:
         print_json(found)
     else:
-        print_table(found, ("id", "workflow", "status", "tags", "created_at", "completed_at"))
+        columns = ("id", "workflow", "status", "tags", "created_at", "completed_at")
+        print_table(found, columns, spare=("completed_at",))
 
 
 @app.command("show")
@@ -91,7 +92,7 @@ def steps(
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 1000,
     json: Json = False,
 ) -> None:
-    """List the durable steps of a run, oldest first; their results with --json."""
+    """List the durable steps of a run, oldest first; with their results in --json."""
     run_id = _run_id(run)
     found = _ask(lambda client: _pages(client, f"/v1/runs/{run_id}/steps", limit))
     if json:
@@ -108,23 +109,28 @@ def trace(run: RunId, *, json: Json = False) -> None:
     if json:
         print_json(spans)
     elif spans:
-        console().print(waterfall.render(spans))
+        screen = console()
+        screen.print(waterfall.render(spans, screen.width))
     else:
         tell("Nothing of this run was traced.")
 
 
 @app.command("watch")
 def watch(run: RunId, *, json: Json = False) -> None:
-    """Follow a run until it ends; the exit status is 0 when it COMPLETED, else 1."""
+    """Follow a run until it ends; the exit status is 0 when it COMPLETED, 130 after Ctrl-C, else 1."""
     _watch(_run_id(run), json=json)
 
 
 def _watch(run_id: str, *, json: bool) -> None:
-    ended = _ask(lambda client: watch_run(client, run_id, quiet=json))
+    try:
+        ended = _ask(lambda client: watch_run(client, run_id, quiet=json))
+    except KeyboardInterrupt:
+        tell(f"Not watched any more; again with: tenantry run watch {run_id}")
+        raise
     if json:
         print_json(ended)
     elif ended["status"] == "COMPLETED":
-        print_json(ended["output"])
+        print_payload(ended["output"], f"tenantry run show {run_id} --json")
     if ended["status"] != "COMPLETED":
         raise typer.Exit(1)
 
@@ -239,7 +245,7 @@ def _show(run: dict[str, Any], *, json: bool) -> None:
         columns = ["id", "group", "status", "attempt", "started_at", "completed_at", "error_message"]
         if any(stage.get("waiting_for") for stage in stages):
             columns[4:4] = ["waiting_for", "until"]
-        print_table([{**stage, **_wait(stage)} for stage in stages], columns)
+        print_table([{**stage, **_wait(stage)} for stage in stages], columns, spare=("group", "started_at"))
 
 
 def _wait(stage: Mapping[str, Any]) -> dict[str, Any]:
@@ -248,4 +254,5 @@ def _wait(stage: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _show_steps(found: list[dict[str, Any]]) -> None:
-    print_table(found, ("stage_id", "step_id", "kind", "status", "attempt", "external_key", "deadline_at", "error"))
+    columns = ("stage_id", "step_id", "kind", "status", "attempt", "external_key", "deadline_at", "error")
+    print_table(found, columns, spare=("external_key",))

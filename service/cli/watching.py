@@ -1,87 +1,143 @@
-"""A run followed live: its stages as a tree on a terminal, a line for each change elsewhere."""
+"""A run followed live: as a tree on a terminal (`run_tree.py`), a line for each change elsewhere.
+
+Its present state is read first; the stream of its events, from there on, only says when to look again.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from rich.console import Group
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
-from rich.tree import Tree
 
+from service.cli import run_tree
 from service.cli.client import ApiClient, ApiError
-from service.cli.output import STYLES, console, wait_of
+from service.cli.output import console, tell, wait_of
+from service.cli.run_tree import Watched
+from service.cli.words import one_line
 
-TERMINAL = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
-_MARKS = {"COMPLETED": "✓", "RUNNING": "▶", "FAILED": "✗", "CANCELLED": "✗", "SKIPPED": "↷", "SUSPENDED": "◌"}
-_BAR = 24
-# A stream that ends before its run does is opened again, but not without end in a loop.
-_PAUSE = 0.5
+# At most so many looks a second, and no more than a third of the time in them, however large the run's payloads are.
+LOOK_PAUSE_S: Final = 0.2
+# A deploy or a restart of the API is waited for; what is away for longer is told as an error.
+PATIENCE_S: Final = 120.0
+RETRY_PAUSE_S: Final = 1.0
+Show = Callable[[Watched], None]
+
+
+async def follow(
+    client: ApiClient, run_id: str, show: Show, title: str = "", patience_s: float = PATIENCE_S
+) -> dict[str, Any]:
+    """Call `show` with the run as it is, and again whenever something about it changed; return it when it is over.
+
+    Raises:
+        ApiError: there is no such run, the API cannot be reached at first, or stays away for `patience_s` later.
+    """
+    following = _Following(client, run_id, show, Watched({}, title=title))
+    await following.look()
+    following.watched.plan = await _plan(client, following.watched.run)
+    show(following.watched)
+    away_since: float | None = None
+    while not following.watched.is_over:
+        try:
+            if away_since is not None:
+                await following.look_and_show()
+                away_since = None
+            await following.listen()
+            await following.look_and_show()
+        except ApiError as error:
+            away_since = time.monotonic() if away_since is None else away_since
+            if not error.may_pass or time.monotonic() - away_since >= patience_s:
+                raise
+            following.complain(str(error))
+        if not following.watched.is_over:
+            await asyncio.sleep(RETRY_PAUSE_S)
+    return following.watched.run
 
 
 @dataclass(slots=True)
-class Watched:
-    """A run as it was last seen, what its bodies said about their progress, and the stages its workflow has."""
+class _Following:
+    """The run as it was last read, and the number of the last event that is part of it."""
 
-    run: dict[str, Any]
-    plan: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    progress: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
-    title: str = ""
+    client: ApiClient
+    run_id: str
+    show: Show
+    watched: Watched
+    last: int = 0
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the run has ended."""
-        return self.run["status"] in TERMINAL
+    async def look(self) -> None:
+        """Read what the run is and how far its bodies are; first its last event, so that a later one is told again."""
+        reported = await self.client.get(f"/v1/runs/{self.run_id}/progress")
+        self.watched.run = await self.client.get_run(self.run_id)
+        self.watched.progress = {stage["stage_id"]: stage for stage in reported["data"]}
+        self.last = max(self.last, reported["last_sequence"])
+        self.watched.trouble = ""
 
-    def stages(self) -> list[dict[str, Any]]:
-        """Return every stage of the workflow, those that were not reached yet included."""
-        known = {stage["id"]: stage for stage in self.run.get("stages") or []}
-        planned = [known.pop(stage["id"], stage) for stage in self.plan]
-        return sorted([*planned, *known.values()], key=lambda stage: stage["number"])
+    async def look_and_show(self) -> None:
+        await self.look()
+        self.show(self.watched)
 
+    async def listen(self) -> None:
+        """Follow the stream to its end, looking again as often as it is worth it.
 
-async def follow(client: ApiClient, run_id: str, title: str = "") -> AsyncIterator[Watched]:
-    """Yield the run whenever something about it changed, the last time when it is over.
+        Raises:
+            ApiError: the API refuses, or went away.
+        """
+        failure: ApiError | None = None
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                looking = tasks.create_task(self._keep_looking())
+                async for event in self.client.events(self.run_id, self.last):
+                    self.last = max(self.last, event.sequence)
+                    if event.type == "stage:progress":
+                        self._report(event.body)
+                    else:
+                        self.changed.set()
+                looking.cancel()
+        except* ApiError as errors:
+            failure = next(error for error in errors.exceptions if isinstance(error, ApiError))
+        if failure is not None:
+            raise failure
 
-    Raises:
-        ApiError: there is no such run, or the API stays away.
-    """
-    watched = Watched(await client.get_run(run_id), title=title)
-    watched.plan = await _plan(client, watched.run)
-    yield watched
-    while not watched.is_over:
-        async for event in client.events(run_id):
-            stage_id = event.body.get("stage_id")
-            if event.type == "stage:progress" and stage_id is not None:
-                watched.progress[stage_id] = event.body.get("data") or {}
-            else:
-                watched.run = await client.get_run(run_id)
-            yield watched
-        watched.run = await client.get_run(run_id)
-        if not watched.is_over:
-            await asyncio.sleep(_PAUSE)
-    yield watched
+    async def _keep_looking(self) -> None:
+        while await self.changed.wait():
+            self.changed.clear()
+            began = time.monotonic()
+            await self.look_and_show()
+            await asyncio.sleep(max(LOOK_PAUSE_S, 2 * (time.monotonic() - began)))
+
+    def _report(self, event: Mapping[str, Any]) -> None:
+        self.watched.progress[event["stage_id"]] = event.get("data") or {}
+        self.show(self.watched)
+
+    def complain(self, trouble: str) -> None:
+        """Show that the API is away, once for each reason."""
+        if self.watched.trouble != trouble:
+            self.watched.trouble = trouble
+            self.show(self.watched)
 
 
 async def watch_run(client: ApiClient, run_id: str, *, quiet: bool = False) -> dict[str, Any]:
-    """Show the run until it is over and return it as it is then; `quiet` shows nothing."""
+    """Show the run until it is over and return it as it is then; `quiet` shows nothing of it."""
     screen = console()
-    run: dict[str, Any] = {}
-    if quiet or not screen.is_terminal:
-        told: dict[str, str] = {}
-        async for watched in follow(client, run_id):
-            run = watched.run
-            for line in [] if quiet else changes(watched, told):
-                screen.print(line, markup=False)
-        return run
-    with Live(console=screen, refresh_per_second=8) as live:
-        async for watched in follow(client, run_id):
-            live.update(render([watched]))
-            run = watched.run
-    return run
+    if not quiet and screen.is_terminal and not screen.is_dumb_terminal:
+        seen: list[Watched] = []
+
+        def keep(watched: Watched) -> None:
+            seen[:] = [watched]
+
+        with Live(console=screen, refresh_per_second=4, get_renderable=lambda: run_tree.render(seen)):
+            return await follow(client, run_id, keep)
+    told: dict[str, str] = {}
+
+    def say(watched: Watched) -> None:
+        if watched.trouble:
+            tell(watched.excuse)
+        for line in [] if quiet else changes(watched, told):
+            screen.print(line, markup=False, soft_wrap=True)
+
+    return await follow(client, run_id, say)
 
 
 def changes(watched: Watched, told: dict[str, str]) -> list[str]:
@@ -91,54 +147,15 @@ def changes(watched: Watched, told: dict[str, str]) -> list[str]:
     for stage in watched.run.get("stages") or []:
         wait = wait_of(stage)
         state = stage["status"] if wait is None else f"{stage['status']} (waits for {wait})"
-        if told.get(stage["id"]) != state:
-            told[stage["id"]] = state
-            error = f" ({stage['error_message']})" if stage.get("error_message") else ""
-            lines.append(f"{prefix}{stage['id']} {state}{error}")
+        error = f" ({stage['error_message']})" if stage.get("error_message") else ""
+        if told.get(stage["id"]) != f"{state}{error}":
+            told[stage["id"]] = f"{state}{error}"
+            lines.append(one_line(f"{prefix}{stage['id']} {state}{error}"))
     if told.get("") != watched.run["status"]:
         told[""] = watched.run["status"]
         error = f" ({watched.run['error']['message']})" if watched.run.get("error") else ""
-        lines.append(f"{prefix}run {watched.run['id']} {watched.run['status']}{error}")
+        lines.append(one_line(f"{prefix}run {watched.run['id']} {watched.run['status']}{error}"))
     return lines
-
-
-def render(all_watched: list[Watched]) -> Group:
-    """Draw the runs, one tree each."""
-    return Group(*(_tree(watched) for watched in all_watched))
-
-
-def _tree(watched: Watched) -> Tree:
-    run = watched.run
-    heading = Text.assemble(
-        (f"{watched.title} · " if watched.title else "", "bold"),
-        (run["workflow"], "bold"),
-        (f"  {run['id']}  ", "dim"),
-        (run["status"], STYLES.get(run["status"], "")),
-    )
-    if run.get("error"):
-        heading.append(f"  {run['error']['message']}", "red")
-    tree = Tree(heading, guide_style="dim")
-    for stage in watched.stages():
-        tree.add(_row(stage, watched.progress.get(stage["id"])))
-    return tree
-
-
-def _row(stage: Mapping[str, Any], progress: Mapping[str, Any] | None) -> Table:
-    status = stage.get("status", "")
-    row = Table.grid(padding=(0, 1))
-    name = Text.assemble((f"{_MARKS.get(status, '·')} ", STYLES.get(status, "dim")), stage["name"])
-    cells: list[Any] = [name, Text(status.lower(), style=STYLES.get(status, "dim"))]
-    if stage.get("attempt", 0) > 1:
-        cells.append(Text(f"attempt {stage['attempt']} of {stage['max_attempts']}", style="yellow"))
-    if status == "RUNNING" and progress and isinstance(progress.get("fraction"), int | float):
-        cells.append(ProgressBar(total=1.0, completed=float(progress["fraction"]), width=_BAR))
-        cells.append(Text(str(progress.get("message") or ""), style="dim"))
-    elif (wait := wait_of(stage)) is not None:
-        cells.append(Text(f"waits for {wait}", style="dim"))
-    elif stage.get("error_message"):
-        cells.append(Text(str(stage["error_message"]), style="red"))
-    row.add_row(*cells)
-    return row
 
 
 async def _plan(client: ApiClient, run: Mapping[str, Any]) -> list[dict[str, Any]]:

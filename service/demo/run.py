@@ -12,11 +12,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 
 from service import tenants
-from service.cli import watching
+from service.cli import run_tree, watching
 from service.cli.client import ApiClient, ApiError
 from service.cli.output import console
 from service.cli.refusals import CommandError
@@ -140,23 +140,25 @@ async def _start_runs(actors: list[Actor], clients: list[ApiClient]) -> None:
 
 
 async def _watch(screen: Console, running: Stack, actors: list[Actor], clients: list[ApiClient]) -> None:
-    current: dict[str, watching.Watched] = {}
+    current: dict[str, run_tree.Watched] = {}
     told: dict[str, dict[str, str]] = {actor.slug: {} for actor in actors}
-    live = Live(console=screen, refresh_per_second=8) if screen.is_terminal else None
+
+    def picture() -> RenderableType:
+        return run_tree.render([current[slug] for slug in told if slug in current])
+
+    live = Live(console=screen, refresh_per_second=4, get_renderable=picture) if screen.is_terminal else None
 
     async def follow(actor: Actor, client: ApiClient, tasks: asyncio.TaskGroup) -> None:
-        async for watched in watching.follow(client, (actor.run or {})["id"], title=actor.name):
+        def show(watched: run_tree.Watched) -> None:
             actor.run = watched.run
             current[actor.slug] = watched
-            if live is not None:
-                live.update(watching.render([current[slug] for slug in told if slug in current]))
-            else:
+            if live is None:
                 for line in watching.changes(watched, told[actor.slug]):
                     screen.print(line, markup=False)
-            for stage_id, step_id in _new_waits(actor):
-                screen.print(f"{actor.name}: {WAITS.get(step_id, f'waits for {step_id}')}", markup=False)
-                if step_id == APPROVAL:
-                    tasks.create_task(_approve(screen, running, actor, stage_id))
+            for stage_id in _tell_waits(screen, actor):
+                tasks.create_task(_approve(screen, running, actor, stage_id))
+
+        await watching.follow(client, (actor.run or {})["id"], show, title=actor.name)
 
     async def mind_the_worker() -> None:
         status = await asyncio.to_thread(running.worker.wait)
@@ -180,6 +182,14 @@ def _new_waits(actor: Actor) -> Iterator[tuple[str, str]]:
         if stage["status"] == "SUSPENDED" and wait is not None and wait["step_id"] not in actor.waits:
             actor.waits.add(wait["step_id"])
             yield stage["id"], wait["step_id"]
+
+
+def _tell_waits(screen: Console, actor: Actor) -> list[str]:
+    """Tell what the run waits for, once, and return the stages that wait for an approval since then."""
+    waits = list(_new_waits(actor))
+    for _, step_id in waits:
+        screen.print(f"{actor.name}: {WAITS.get(step_id, f'waits for {step_id}')}", markup=False)
+    return [stage_id for stage_id, step_id in waits if step_id == APPROVAL]
 
 
 async def _approve(screen: Console, running: Stack, actor: Actor, stage_id: str) -> None:
@@ -211,13 +221,17 @@ async def _show_isolation(screen: Console, actors: list[Actor], clients: list[Ap
 
 
 async def _stay(screen: Console, running: Stack, actors: list[Actor]) -> None:
-    screen.print("[bold]The API and the console stay up.[/bold] For example:")
+    screen.print(
+        f"[bold]The API and the console stay up.[/bold] The console is at {running.url}/console; the keys once more:",
+        soft_wrap=True,
+    )
     for actor in actors:
         screen.print(
             f"  TENANTRY_API_URL={running.url} TENANTRY_API_KEY={actor.key} {_command()} run list",
             markup=False,
             soft_wrap=True,
         )
+    screen.print("`run watch`, `run steps` and `run trace` take the id of a run, and show what became of it.")
     screen.print("\nCtrl-C ends everything.")
     await asyncio.to_thread(running.api.wait)
     raise CommandError(running.last_words("api"))

@@ -1,9 +1,14 @@
-"""The command line as users call it: a process, its two streams and its exit status."""
+"""The command line as users call it: a process, its two streams or a terminal, and its exit status."""
 
+import fcntl
 import json
 import os
+import pty
+import signal
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,12 +41,10 @@ class CommandLine:
     settings: Mapping[str, str]
 
     def __call__(self, *arguments: str, stdin: str = "", **settings: str) -> Answer:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("TENANTRY_")}
-        own = {f"TENANTRY_{name}": value for name, value in {**self.settings, **settings}.items()}
         done = subprocess.run(
             [sys.executable, "-m", "service.cli", *arguments],
             cwd=CHECKOUT,
-            env={**inherited, **own},
+            env=self._environment(settings),
             input=stdin,
             capture_output=True,
             text=True,
@@ -50,6 +53,42 @@ class CommandLine:
         )
         assert "Traceback" not in done.stderr
         return Answer(done.returncode, done.stdout, done.stderr)
+
+    def on_terminal(self, *arguments: str, interrupt_at: str | None = None, columns: int = 80) -> Answer:
+        """Run it on a terminal of 24 lines, both streams in `out`; Ctrl-C is pressed once `interrupt_at` is shown."""
+        master, terminal = pty.openpty()
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "service.cli", *arguments],
+            cwd=CHECKOUT,
+            env={**self._environment({}), "TERM": "xterm-256color"},
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            start_new_session=True,
+        )
+        os.close(terminal)
+        shown = b""
+        # Reading fails once no process holds the terminal.
+        while part := _read(master):
+            shown += part
+            if interrupt_at is not None and interrupt_at.encode() in shown:
+                interrupt_at = None
+                process.send_signal(signal.SIGINT)
+        os.close(master)
+        assert b"Traceback" not in shown
+        return Answer(process.wait(60), shown.decode().replace("\r\n", "\n"), "")
+
+    def _environment(self, settings: Mapping[str, str]) -> dict[str, str]:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("TENANTRY_")}
+        return {**inherited, **{f"TENANTRY_{name}": value for name, value in {**self.settings, **settings}.items()}}
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65_536)
+    except OSError:
+        return b""
 
 
 @pytest.fixture

@@ -1,11 +1,12 @@
 """`tenantry dev` from an empty machine, and the commands on runs against it."""
 
+import asyncio
 import json
 import os
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from uuid import uuid4
 
 import pytest
 
+from service.cli.client import ApiClient, Event
+from service.cli.run_tree import Watched
+from service.cli.watching import follow
 from service.embedded import temporary_directory
 from tests.service.cli.conftest import CommandLine
 from tests.support.processes import Process, answers
@@ -27,7 +31,7 @@ from kernel import Registry, StageContext, Terminal, stage, workflow
 @stage("double")
 async def double(ctx: StageContext, number: int) -> int:
     if number < 0:
-        raise Terminal("negative")
+        raise Terminal("negative \\x1b[2J")
     return number * 2
 
 
@@ -35,6 +39,11 @@ async def double(ctx: StageContext, number: int) -> int:
 async def nap(ctx: StageContext, number: int) -> int:
     await asyncio.sleep(number)
     return number
+
+
+@stage("write")
+async def write(ctx: StageContext, length: int) -> str:
+    return "\\x9b" + "x" * length
 
 
 @stage("ask")
@@ -46,6 +55,7 @@ async def ask(ctx: StageContext) -> dict:
 registry = Registry([
     workflow("doubling", input=int).pipe(double).build(),
     workflow("napping", input=int).pipe(nap).build(),
+    workflow("writing", input=int).pipe(write).build(),
     workflow("approving", input=dict).pipe(ask).build(),
 ])
 """
@@ -79,7 +89,10 @@ def start(state: Path, project: Path) -> Development:
     }
     process = Process("dev", "--port", str(free_port()), environment={**os.environ, **environment})
     deadline = time.monotonic() + WAIT
-    while not (found := dict(re.findall(r"export TENANTRY_(\w+)=(\S+)$", process.output, re.MULTILINE))).get("API_KEY"):
+    # The last of those that it prints.
+    while "DATABASE_URL" not in (
+        found := dict(re.findall(r"export TENANTRY_(\w+)=(\S+)$", process.output, re.MULTILINE))
+    ):
         assert process.is_running, process.output
         assert time.monotonic() < deadline, process.output
         time.sleep(0.1)
@@ -180,6 +193,79 @@ def test_a_cancelled_run_goes_on_and_a_completed_one_starts_again(development: D
         assert (refused.status, refused.out, word in refused.err) == (1, "", True)
 
 
+def test_a_terminal_shows_a_failure_without_obeying_it_and_the_first_part_of_a_large_output(
+    development: Development,
+) -> None:
+    tenantry = development.tenantry
+    failed = tenantry.on_terminal("run", "start", "doubling", "--input", "-1", "--watch")
+    assert failed.status == 1
+    assert failed.out.count("Terminal: negative \\x1b[2J") == 2, "in its line and below the tree"
+    assert "\x1b[2J" not in failed.out
+    run = tenantry("run", "start", "writing", "--input", "200000", "--json").json["id"]
+    whole = tenantry("run", "watch", run)
+    assert json.loads(whole.out.splitlines()[-1]) == "\x9b" + "x" * 200_000, "a pipe gets all of it"
+    first_part = tenantry.on_terminal("run", "watch", run)
+    assert first_part.status == 0
+    assert len(first_part.out) < 5_000
+    assert f"All of it: tenantry run show {run} --json" in first_part.out
+    shown = tenantry.on_terminal("run", "show", run)
+    assert len(shown.out) < 5_000
+    assert "more characters, with --json" in " ".join(shown.out.split())
+    assert "\x9b" not in first_part.out + shown.out
+    for columns in (80, 120):
+        listed = tenantry.on_terminal("run", "list", "--limit", "1", columns=columns)
+        assert run in listed.out, "no id is folded"
+        assert ("completed at" in listed.out) == (columns == 120)
+    trace = tenantry.on_terminal("run", "trace", run)
+    assert trace.status == 0
+    assert "job.execute writing/write" in trace.out
+    assert "█" in trace.out
+
+
+def test_ctrl_c_ends_a_watch_with_130_on_a_terminal(development: Development) -> None:
+    run = development.tenantry("run", "start", "approving", "--input", "{}", "--json").json["id"]
+    watched = development.tenantry.on_terminal("run", "watch", run, interrupt_at="waits for signal approve")
+    assert watched.status == 130
+    assert watched.out.endswith(f"tenantry run watch {run}\n")
+    development.tenantry("run", "cancel", run)
+
+
+async def test_a_run_is_followed_from_its_present_through_a_restart_of_the_api(development: Development) -> None:
+    tenantry = development.tenantry
+    run = tenantry("run", "start", "approving", "--input", "{}", "--json").json["id"]
+    assert tenantry.on_terminal("run", "watch", run, interrupt_at="waits for signal approve").status == 130
+    seen: list[tuple[str, str, bool]] = []
+    away = asyncio.Event()
+
+    def show(watched: Watched) -> None:
+        seen.append((watched.run["status"], watched.stages()[0]["status"], bool(watched.trouble)))
+        if watched.trouble:
+            away.set()
+
+    async with ApiClient(development.settings["API_URL"], development.settings["API_KEY"]) as client:
+        history = [event.type async for event in first_of(client.events(run), "stage:suspended")]
+        assert len(history) == 4
+        assert [event.type async for event in first_of(client.events(run, 3), "stage:suspended")] == history[3:]
+        async with asyncio.TaskGroup() as tasks:
+            following = tasks.create_task(follow(client, run, show))
+            (development.project / "flows.py").write_text(WORKFLOWS)
+            await away.wait()
+            await asyncio.to_thread(development.await_ready)
+            await client.post(f"/v1/runs/{run}/signals", {"stage_id": "ask", "step_id": "approve", "payload": {"n": 7}})
+    assert (following.result()["status"], following.result()["output"]) == ("COMPLETED", {"n": 7})
+    until_away = seen[: seen.index(("RUNNING", "SUSPENDED", True))]
+    assert set(until_away) == {("RUNNING", "SUSPENDED", False)}
+    assert len(until_away) <= 2, "once as it was, and once when the stream ended"
+    assert seen[-1] == ("COMPLETED", "COMPLETED", False)
+
+
+async def first_of(events: AsyncIterator[Event], last: str) -> AsyncIterator[Event]:
+    async for event in events:
+        yield event
+        if event.type == last:
+            return
+
+
 def test_a_waiting_run_is_shown_and_signalled(development: Development, tmp_path: Path) -> None:
     tenantry = development.tenantry
     run = tenantry("run", "start", "approving", "--input", "{}", "--json").json["id"]
@@ -255,10 +341,7 @@ def test_a_build_that_would_strand_active_runs_is_told(
     development: Development, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     later = development.tenantry("run", "start", "napping", "--input", "50", "--json").json
-    database = re.sub(r"tenantry_admin:[^@]+", "", development.settings["OPERATOR_DATABASE_URL"])
-    passwords = json.loads((development.project.parent / "tenantry" / "passwords.json").read_text())
-    dispatcher = database.replace("//", f"//tenantry_dispatcher:{passwords['tenantry_dispatcher']}")
-    check = CommandLine({"DISPATCHER_DATABASE_URL": dispatcher})
+    check = CommandLine({"DISPATCHER_DATABASE_URL": development.settings["DISPATCHER_DATABASE_URL"]})
     monkeypatch.setenv("PYTHONPATH", str(development.project))
     serving = check("workflow", "check", "--json", WORKFLOWS="flows:registry")
     assert (serving.status, serving.json) == (0, {"stranded": []})

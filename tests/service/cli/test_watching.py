@@ -2,15 +2,14 @@
 
 from typing import Any
 
-from rich.console import Console
+from service.cli.run_tree import Watched
+from service.cli.watching import changes
 
-from service.cli.watching import Watched, changes, render
 
-
-def run(status: str, wait: str | None = None) -> dict[str, Any]:
+def run(status: str, wait: str | None = None, error: str | None = None) -> dict[str, Any]:
     waiting_for = {"kind": "signal", "step_id": wait, "until": "2026-12-09T00:00:00Z"} if wait else None
-    stage = {"id": "ask", "name": "Ask", "number": 1, "status": status, "attempt": 1, "waiting_for": waiting_for}
-    return {"id": "r", "workflow": "w", "status": "RUNNING", "stages": [stage]}
+    stage = {"id": "ask", "status": status, "waiting_for": waiting_for, "error_message": error}
+    return {"id": "r", "status": "RUNNING", "stages": [stage]}
 
 
 def test_a_line_tells_what_a_suspended_stage_waits_for_and_another_when_that_changes() -> None:
@@ -21,8 +20,7 @@ def test_a_line_tells_what_a_suspended_stage_waits_for_and_another_when_that_cha
     assert changes(Watched(run("SUSPENDED", "confirm")), told) == ["ask SUSPENDED (waits for signal confirm)"]
 
 
-def test_the_tree_tells_what_a_suspended_stage_waits_for() -> None:
-    console = Console(width=120)
-    with console.capture() as captured:
-        console.print(render([Watched(run("SUSPENDED", "approve"))]))
-    assert "waits for signal approve" in captured.get()
+def test_a_line_tells_of_each_failed_attempt_and_stays_one_line_that_no_terminal_obeys() -> None:
+    told: dict[str, str] = {"": "RUNNING"}
+    assert changes(Watched(run("PENDING", error="away\n\x1b[2J 1")), told) == ["ask PENDING (away \\x1b[2J 1)"]
+    assert changes(Watched(run("PENDING", error="away 2")), told) == ["ask PENDING (away 2)"]
