@@ -25,6 +25,7 @@ from tests.kernel.commands.redriven import ARCHIVE, JOBS, Play, statuses
 from tests.support.looking import Look
 from tests.support.workflows import HandWorker
 
+TOLD = "select status, is_reclaim from tenantry.workflow_steps where run_id = %s and step_id = 'effect'"
 STARTED = "select payload from tenantry.outbox_events where run_id = %s and type = 'stage:started' order by sequence"
 
 
@@ -153,6 +154,22 @@ class TestLastFailure:
         assert await run.status() == "COMPLETED"
         assert play.calls == {"gather": 1, "pay": 1, "note": 1, "label": 1, "ship": 1}
         assert (await statuses(look, run))["gather"] == ("COMPLETED", 2, 0)
+
+    async def test_a_lost_effect_is_told_of_however_often_the_run_is_redriven_before_it_goes_on(
+        self, play: Play, look: Look
+    ) -> None:
+        kill = play.harness.kill_after(1)
+        run = await play.start()
+        assert kill.happened
+        await run.cancel()
+        await play.harness.advance("5m")
+        for _ in range(2):
+            await run.redrive()
+            assert await look(TOLD, run.run_id) == [{"status": "pending", "is_reclaim": True}]
+            await run.cancel()
+        await run.redrive("stage", "gather")
+        assert await run.go() == "completed"
+        assert (await look(TOLD, run.run_id))[0] == {"status": "completed", "is_reclaim": True}
 
     async def test_an_attempt_that_was_given_back_on_a_stop_is_superseded_like_any_other(
         self, hand: HandWorker, look: Look
