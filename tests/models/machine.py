@@ -34,7 +34,7 @@ from tests.models.clockwork import World
 from tests.models.play import Call, Play
 from tests.models.process import HERE, Process
 from tests.models.program import Name, Node, Program, programs
-from tests.models.redrives import Redrive, broken_redrive, is_reached
+from tests.models.redrives import Redrive, broken_redrive, changes_of, is_reached
 from tests.models.run_promises import (
     broken_history,
     broken_notes,
@@ -74,7 +74,7 @@ class StepsMachine(RuleBasedStateMachine):
 
     @initialize(
         program=programs(),
-        max_attempts=st.sampled_from((100, 3)),
+        max_attempts=st.sampled_from((100, 100, 3, 1)),
         linger_s=st.sampled_from((3600.0, 0.0, None)),
         may_cancel=st.booleans(),
         leases_ahead=st.booleans(),
@@ -91,7 +91,7 @@ class StepsMachine(RuleBasedStateMachine):
         inline_bytes: int,
     ) -> None:
         self.program = program
-        self.play = Play(program)
+        self.play = Play(program, self.seen)
         self.play.on_begin = self._function_begins
         self.max_attempts, self.linger_s, self.may_cancel = max_attempts, linger_s, may_cancel
         self.leases_ahead = leases_ahead
@@ -193,19 +193,21 @@ class StepsMachine(RuleBasedStateMachine):
         """Bring everything to its end without further mishaps, unless something broke already."""
         try:
             if self.run_id is not None and sys.exc_info()[1] is self._error_before:
-                self.world.run(self._come_to_an_end())
-                self.no_promise_is_broken()
-                self._is_right()
-                if self.latest.run["status"] != "COMPLETED":
-                    # With nothing in its way any more, it completes.
-                    self.world.run(self._redrive(Redrive("last_failure")))
-                    self.world.run(self._come_to_an_end())
-                    self.no_promise_is_broken()
-                    self._is_right()
-                    assert self.latest.run["status"] == "COMPLETED"
+                self._end()
+                # With nothing in its way any more it completes, once each step that fails an attempt has done so.
+                for _ in self.program.nodes():
+                    if self.latest.run["status"] != "COMPLETED":
+                        self.world.run(self._redrive(Redrive("last_failure")))
+                        self._end()
+                assert self.latest.run["status"] == "COMPLETED"
         finally:
             for worker in self.workers:
                 self.world.run(worker.die())
+
+    def _end(self) -> None:
+        self.world.run(self._come_to_an_end())
+        self.no_promise_is_broken()
+        self._is_right()
 
     # -- how it is done -----------------------------------------------------------------------------------------------
 
@@ -288,6 +290,7 @@ class StepsMachine(RuleBasedStateMachine):
             *(f"the payload {stray['digest']} {stray['fault']}" for stray in after.strays),
         ]
         if self.redriving is not None:
+            self.seen.update(changes_of(before, after, self.program, self.redriving))
             self.faults += [
                 *broken_redrive(before, after, self.program, self.redriving),
                 *broken_standing(after, self.program),

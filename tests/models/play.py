@@ -36,10 +36,14 @@ CAUGHT = (RefusedError, StepTimeoutError, StepNotReplaySafeError)
 
 
 class Play:
-    """Performs a program. `on_begin` is told of each function that is about to begin, with its node and its step."""
+    """Performs a program, and counts in `seen` what each `when` did.
 
-    def __init__(self, program: Program) -> None:
+    `on_begin` is told of each function that is about to begin, with its node and its step.
+    """
+
+    def __init__(self, program: Program, seen: Counter[str]) -> None:
         self.program = program
+        self.seen = seen
         self.on_begin: Callable[[Node, Step], None] = lambda _node, _step: None
         self.asked_when: Counter[str] = Counter()
         self.calls: Counter[Name] = Counter()
@@ -74,8 +78,11 @@ class Play:
         self.asked_when[planned.stage_id] += 1
         number = self.asked_when[planned.stage_id]
         if planned.when == "moody" and number == 1:
+            self.seen["when raises"] += 1
             raise RefusedError("in a mood")
-        return planned.when != "never" and (planned.when != "fickle" or number % 2 == 0)
+        answer = planned.when != "never" and (planned.when != "fickle" or number % 2 == 0)
+        self.seen[f"when says {'yes' if answer else 'no'}"] += 1
+        return answer
 
     async def _body(self, planned: Stage, ctx: StageContext[Any], given: Any) -> Any:
         """Return what it was given and what each step came to, as the stage is nested; every second group is a task group."""

@@ -29,6 +29,17 @@ class Plan:
     created: frozenset[str]
 
 
+def changes_of(before: Snapshot, after: Snapshot, program: Program, redrive: Redrive) -> Iterator[str]:
+    """Name what became of stages and steps, so that a test can tell whether it saw enough."""
+    plan = plan_of(program, before, redrive)
+    fates = {"kept": plan.kept, "reopened": plan.reopened, "dropped": plan.dropped, "created": plan.created}
+    for fate, stage_ids in fates.items():
+        yield from (f"redrive: stage {fate}" for _ in stage_ids)
+    for step in before.steps.values():
+        where = "" if step["stage_id"] not in plan.reopened else " in place"
+        yield f"redrive: {step['kind']} {step['status']} {_fate(step, plan, redrive, after)}{where}"
+
+
 def is_reached(program: Program, before: Snapshot, stage_id: str) -> bool:
     """Whether all groups before a stage's are done."""
     return all(

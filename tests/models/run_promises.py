@@ -53,10 +53,12 @@ STAGE_EVENTS: Mapping[str | None, set[str]] = {
     "stage:suspended": _ENDS,
     "stage:retrying": {"stage:started"},
 }
-# A stage with a `when` is leased before it begins: it can be skipped, and that attempt can fail.
+# A stage with a `when` is leased before it begins: it can be skipped, and that attempt can fail. It is asked again when it
+# is taken up after a stop, which gave back an attempt that had started.
 WHEN_EVENTS: Mapping[str | None, set[str]] = {
     **STAGE_EVENTS,
     None: {"stage:started", "stage:skipped", "stage:retrying", "stage:failed"},
+    "stage:started": {*_ENDS, "stage:skipped"},
     "stage:retrying": {"stage:started", "stage:skipped", "stage:retrying", "stage:failed"},
 }
 

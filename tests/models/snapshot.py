@@ -101,10 +101,30 @@ def short(row: Row | None) -> str:
 
 
 def moves(before: Snapshot, after: Snapshot) -> Iterator[str]:
-    """Name what steps did between two commits, so that a test can tell whether it saw enough."""
+    """Name what stages and steps did between two commits, so that a test can tell whether it saw enough."""
     for name, new in after.steps.items():
         old = before.steps.get(name)
         if old is None or old["status"] != new["status"] or old["attempt"] != new["attempt"]:
             is_taken = new["is_reclaim"] and new["status"] == "running"
             note = " taken over" if is_taken else " unsafe" if new["error_type"] == UNSAFE else ""
             yield f"{new['kind']} {old['status'] if old else 'new'} > {new['status']}{note}"
+            if new["kind"] == "run":
+                yield f"{kind_of(new)} {new['status']}{note}"
+    for stage_id, new in after.stages.items():
+        old = before.stages.get(stage_id)
+        if status_of(old) == new["status"]:
+            continue
+        note = " by a sibling" if new["status"] == "CANCELLED" and status_of(after.run) == "FAILED" else ""
+        yield f"stage {status_of(old) or 'new'} > {new['status']}{note}"
+        if old is None:
+            yield f"group {new['group_number']} begins"
+    if len(after.leases()) > 1 and after.leases() != before.leases():
+        yield "two stages at once"
+    if status_of(before.run) != status_of(after.run) == "COMPLETED" and after.run["output_digest"] is not None:
+        yield "output in the blob store"
+
+
+def kind_of(step: Row) -> str:
+    """Return what the function of a step does, which its id ends in."""
+    kind: str = step["step_id"].rpartition("-")[2]
+    return kind

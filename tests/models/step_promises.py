@@ -80,6 +80,10 @@ def _broken_outcome(name: Name, row: Row, play: Play, *, is_over: bool) -> Itera
 
 def broken_begin(node: Node, attempt: int, execution: Execution, latest: Snapshot, now: datetime) -> Iterator[str]:
     """Check what is committed at the moment at which a function begins."""
+    stage = latest.stages.get(node.stage_id)
+    if stage is None or stage["generation"] != execution.job.generation:
+        # Redriven between the reply to its claim and now: nobody has told it, and what it does is under an old key.
+        return
     row = latest.steps.get(node.name)
     if row is None or (row["status"], row["attempt"]) != ("running", attempt) or row["lease_expires_at"] <= now:
         yield f"attempt {attempt} of {node.name} begins, its row is {short(row)}"

@@ -33,8 +33,35 @@ MUST_BE_SEEN = {
     "sleep pending > completed",
     "stage:retrying",
     "stage:failed",
+    "stage:skipped",
     "workflow:completed",
     "workflow:cancelled",
+    "workflow:failed",
+    "when raises",
+    "when says yes",
+    "thread completed",
+    "once completed",
+    "group 2 begins",
+    "group 3 begins",
+    "two stages at once",
+    # Leased ahead, by the settle of what came before it.
+    "stage new > RUNNING",
+    "output in the blob store",
+    "redrive last_failure of FAILED",
+    "redrive last_failure of CANCELLED",
+    "redrive last_failure of COMPLETED",
+    "redrive start of COMPLETED",
+    "redrive stage of FAILED",
+    "redrive: stage kept",
+    "redrive: stage reopened",
+    "redrive: stage dropped",
+    "redrive: stage created",
+    "redrive: run completed stays in place",
+    "redrive: run completed goes",
+    "redrive: run running opens in place",
+    "redrive: run failed opens in place",
+    "redrive: signal completed stays in place",
+    "redrive: wait pending goes in place",
 }
 
 
@@ -59,7 +86,7 @@ def _machine(world: World, seen: Counter[str], number: int) -> Callable[[], Step
 
 
 FEWEST_BATCHES = 2
-MOST_BATCHES = 8
+MOST_BATCHES = 12
 QUIET = settings(deadline=None, database=None, print_blob=True, suppress_health_check=list(HealthCheck))
 
 
