@@ -47,7 +47,14 @@ CallerConnection: TypeAlias = (
 SQL = load_file(Path(__file__).with_name("binding.sql"))
 ABORTED_STATE = "25P02"
 CLOSED = "the connection is closed"
-_DRIVER_ERRORS = (psycopg.Error, asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError, OSError)
+_DRIVER_ERRORS = (
+    psycopg.Error,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    SQLAlchemyError,
+    OSError,
+)
 # One lock a connection: whoever bound it twice must not send two statements at once either.
 _locks: WeakKeyDictionary[Any, asyncio.Lock] = WeakKeyDictionary()
 T = TypeVar("T")
@@ -104,7 +111,8 @@ class CallersTransaction(Adapter):
             return error
         if state == ABORTED_STATE or isinstance(error, PendingRollbackError):
             return TransactionAbortedError("a statement of the transaction failed before: roll it back")
-        if state in AWAY_STATES or self._is_closed():
+        # asyncpg's own state has failed when the server's last word was heard and the end of its line was not yet.
+        if state in AWAY_STATES or isinstance(error, asyncpg.InternalClientError) or self._is_closed():
             return DatabaseUnavailableError("the connection broke: nothing of its transaction is kept")
         return StatementFailedError(state)
 

@@ -5,6 +5,7 @@ Everything is validated from JSON text, so that a run means the same whether it 
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeAlias, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -22,6 +23,7 @@ _MAX_MESSAGE_BYTES = 500
 # Types without a config of their own carry bytes as base64: their raw form need not be UTF-8.
 _PLAIN = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 _KEY = "[key]"
+_MAX_ENDS = 16
 
 
 def make_adapter(annotation: object, what: str, names: Mapping[str, object]) -> Adapter:
@@ -131,20 +133,32 @@ def _path(document: object, detail: ErrorDetails) -> list[str | int]:
     Kept are the segments that lead further into it, and the name of what is missing. Dropped are labels of unions
     and of validators. A fault of an object's key is the object's.
     """
-    location, at, path = detail["loc"], document, list[str | int]()
-    is_key_fault = bool(location) and location[-1] == _KEY and isinstance(detail["input"], str)
-    if is_key_fault:
-        location = location[:-2]
-    for index, segment in enumerate(location):
-        is_last = index == len(location) - 1
-        if _leads_on(at, segment):
-            at = cast("Any", at)[segment]
-            path.append(segment)
-        elif is_last and detail["type"] == "missing":
-            path.append(segment)
-    if detail["type"] in {"union_tag_not_found", "union_tag_invalid"} and isinstance(at, dict):
-        path.extend(_discriminator(detail))
-    return path
+    location, given = detail["loc"], detail["input"]
+    is_key_fault = bool(location) and location[-1] == _KEY and isinstance(given, str)
+    is_missing = detail["type"] == "missing" and bool(location) and not is_key_fault
+    ends = _ends(document, location[:-2] if is_key_fault else location[:-1] if is_missing else location)
+    path = next(iter(ends))
+    if len(ends) > 1 and not is_key_fault:
+        # A label may be the name of a key as well: the right end is the one at which what was refused stands.
+        path = next((end for end, at in ends.items() if at == given), path)
+    if is_missing:
+        return [*path, location[-1]]
+    if detail["type"] in {"union_tag_not_found", "union_tag_invalid"} and isinstance(ends[path], dict):
+        return [*path, *_discriminator(detail)]
+    return list(path)
+
+
+def _ends(document: object, location: Sequence[str | int]) -> dict[tuple[str | int, ...], object]:
+    """Return what a location may lead to by path, first those that take the earliest segments for keys."""
+    ends: dict[tuple[str | int, ...], object] = {(): document}
+    for segment in location:
+        further = dict[tuple[str | int, ...], object]()
+        for path, at in ends.items():
+            if _leads_on(at, segment):
+                further[*path, segment] = cast("Any", at)[segment]
+            further.setdefault(path, at)
+        ends = dict(islice(further.items(), _MAX_ENDS))
+    return ends
 
 
 def _leads_on(at: object, segment: str | int) -> bool:

@@ -137,6 +137,7 @@ def test_what_cannot_be_built_is_refused() -> None:
         ({"lines": [], "pet": {"kind": "cat"}}, {"/input/pet/lives"}),
         ({"lines": [], "either": {}}, {"/input/either/count", "/input/either"}),
         ({"lines": [], "either": ["x"]}, {"/input/either", "/input/either/0"}),
+        ({"lines": [], "either": {"Line": None}}, {"/input/either", "/input/either/count"}),
         ({"lines": [], "by_number": {"x": 1}}, {"/input/by_number"}),
         ({"lines": [], "by_number": {"1": "x"}}, {"/input/by_number/1"}),
         ({"lines": [], "theColor": "blue"}, {"/input/theColor"}),
