@@ -13,13 +13,18 @@ from typing import Literal, TypeAlias, get_args
 
 from pydantic_core import to_json
 
+from kernel.errors import PayloadTooLargeError
 from kernel.payloads import clean_text, dump
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error", "critical"]
 
+# Of an execution, between two looks of its host. A statement takes those of many executions.
 MAX_BUFFERED_LOGS = 1_000
-MAX_ANNOTATIONS = 1_000
+MAX_BUFFERED_CHARACTERS = 1_048_576
 MAX_FIELDS_BYTES = 16_384
+# Of an attempt: they are stored with its outcome, in one statement.
+MAX_ANNOTATIONS = 1_000
+MAX_ANNOTATED_BYTES = 4_194_304
 MAX_KEY_LENGTH = 255
 # Progress is written at most once a second a stage; less, because whoever asks every second may be a little early.
 PROGRESS_EVERY_S = 0.95
@@ -34,6 +39,11 @@ class LogRecord:
     message: str
     fields: str
     logged_at: datetime
+
+    @property
+    def size(self) -> int:
+        """How many characters it has."""
+        return len(self.message) + len(self.fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +70,28 @@ class Annotation:
     value: str
     payload: str | None
 
+    @property
+    def size_bytes(self) -> int:
+        """What it takes."""
+        return sum(len(text.encode()) for text in (self.key, self.value, self.payload or ""))
+
 
 class StageJournal:
     """Collects what one execution says. The body writes, its host drains."""
 
-    __slots__ = ("_annotations", "_dropped_logs", "_lock", "_logs", "_progress", "_told_at")
+    __slots__ = (
+        "_annotated_bytes", "_annotations", "_dropped_logs", "_lock", "_logged", "_logs", "_progress", "_told_at",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._logs: list[LogRecord] = []
+        self._logged = 0
         self._dropped_logs = 0
         self._progress: Progress | None = None
         self._told_at: float | None = None
         self._annotations: list[Annotation] = []
+        self._annotated_bytes = 0
 
     @property
     def has_reports(self) -> bool:
@@ -90,8 +109,9 @@ class StageJournal:
             raise ValueError(error)
         record = LogRecord(level, clean_text(str(message)), _fields_text(fields), _now())
         with self._lock:
-            if len(self._logs) < MAX_BUFFERED_LOGS:
+            if len(self._logs) < MAX_BUFFERED_LOGS and self._logged + record.size <= MAX_BUFFERED_CHARACTERS:
                 self._logs.append(record)
+                self._logged += record.size
             else:
                 self._dropped_logs += 1
 
@@ -114,6 +134,7 @@ class StageJournal:
         Raises:
             ValueError: the key has not 1 to 255 characters, or there are too many annotations.
             PayloadError: value or payload cannot be stored.
+            PayloadTooLargeError: with it, the attempt's annotations are more than an attempt may have.
         """
         if not 1 <= len(key) <= MAX_KEY_LENGTH or clean_text(key) != key:
             error = f"an annotation's key has 1 to {MAX_KEY_LENGTH} characters, none of them NUL"
@@ -123,12 +144,16 @@ class StageJournal:
             if len(self._annotations) >= MAX_ANNOTATIONS:
                 error = f"an attempt has at most {MAX_ANNOTATIONS} annotations"
                 raise ValueError(error)
+            size_bytes = self._annotated_bytes + annotation.size_bytes
+            if size_bytes > MAX_ANNOTATED_BYTES:
+                raise PayloadTooLargeError(size_bytes, MAX_ANNOTATED_BYTES)
             self._annotations.append(annotation)
+            self._annotated_bytes = size_bytes
 
     def drain_logs(self) -> list[LogRecord]:
         """Take the log lines since the last call; a last one says how many were dropped, if any."""
         with self._lock:
-            logs, self._logs = self._logs, []
+            logs, self._logs, self._logged = self._logs, [], 0
             dropped, self._dropped_logs = self._dropped_logs, 0
         if dropped:
             logs.append(LogRecord("warning", f"{dropped} log lines were dropped", "{}", _now()))
@@ -173,7 +198,21 @@ def _fields_text(fields: dict[str, object]) -> str:
             return text
     except Exception:  # noqa: BLE001 - fields may be anything
         text = ""
-    return dump({clean_text(key, 200): clean_text(_text(value), 1_000) for key, value in list(fields.items())[:50]})
+    return dump(_shortened(fields))
+
+
+def _shortened(fields: dict[str, object]) -> dict[str, str]:
+    """Return the first fields as texts, as many as there is room for."""
+    shortened: dict[str, str] = {}
+    room = MAX_FIELDS_BYTES
+    for key, value in fields.items():
+        name, text = clean_text(key, 200), clean_text(_text(value), 1_000)
+        # As JSON: quotes and what must be escaped.
+        room -= len(dump({name: text}).encode())
+        if room < 0:
+            break
+        shortened[name] = text
+    return shortened
 
 
 def _storable(value: dict[str, object]) -> dict[str, object]:

@@ -258,8 +258,10 @@ def _characters(request: Request) -> int:
         return 0
     ops = request.ops if isinstance(request, StepOps) else request.steps
     results = sum(len(op.values.get("result") or "") for op in ops)
-    outcome = request.outcome if isinstance(request, Settlement) else None
-    return results + (len(outcome.output) if isinstance(outcome, StageCompleted) else 0)
+    if isinstance(request, StepOps):
+        return results
+    said = sum(line.size for line in request.report.logs) + sum(note.size_bytes for note in request.annotations)
+    return results + said + (len(request.outcome.output) if isinstance(request.outcome, StageCompleted) else 0)
 
 
 def _resolve(item: _Item, answer: Answer) -> None:

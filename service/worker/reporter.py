@@ -6,6 +6,7 @@ What a body said last, its settle writes.
 import asyncio
 import logging
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from uuid import UUID
 
 from kernel import JobReport, Kernel, Progress, log_rows
@@ -14,6 +15,8 @@ from tenancy import Database, DatabaseUnavailableError
 
 logger = logging.getLogger(__name__)
 EVERY_S = 1.0
+# A statement that adds this many is followed by another one.
+MAX_CHARACTERS = 4_194_304
 
 
 class Reporter:
@@ -34,32 +37,36 @@ class Reporter:
             await asyncio.shield(self.report())
 
     async def report(self) -> None:
-        """Write what the journals hold, one transaction a tenant."""
+        """Write what the journals hold, one transaction a tenant, or more where they hold much."""
         by_tenant: dict[UUID, list[Execution]] = defaultdict(list)
         for execution in self._executor.take_reportable():
             by_tenant[execution.tenant_id].append(execution)
         for tenant_id, executions in by_tenant.items():
-            command = _report_of(executions)
-            if not command.logs and not command.progress:
-                continue
-            try:
-                async with self._database.transaction(tenant_id) as tx:
-                    await self._kernel.dispatch(command, tx)
-            except DatabaseUnavailableError:
-                logger.warning("reports_dropped", extra={"lines": len(command.logs)})
-                # The others would each wait in vain for as long.
-                return
-            except Exception:
-                logger.exception("report_failed", extra={"tenant_id": str(tenant_id)})
+            for command in _reports_of(executions):
+                try:
+                    async with self._database.transaction(tenant_id) as tx:
+                        await self._kernel.dispatch(command, tx)
+                except DatabaseUnavailableError:
+                    logger.warning("reports_dropped", extra={"lines": len(command.logs)})
+                    # The others would each wait in vain for as long.
+                    return
+                except Exception:
+                    logger.exception("report_failed", extra={"tenant_id": str(tenant_id)})
 
 
-def _report_of(executions: list[Execution]) -> JobReport:
+def _reports_of(executions: Iterable[Execution]) -> Iterator[JobReport]:
+    """Yield what these executions of one tenant have to say, a transaction's worth at a time."""
     logs: list[dict[str, object]] = []
     progress: list[Progress] = []
+    characters = 0
     for execution in executions:
-        job = execution.job
-        logs += log_rows(job, execution.journal.drain_logs())
-        latest = execution.journal.take_progress()
+        lines, latest = execution.journal.drain_logs(), execution.journal.take_progress()
+        logs += log_rows(execution.job, lines)
         if latest is not None:
-            progress.append(Progress(job.fence, latest.fraction, latest.message))
-    return JobReport(logs, progress)
+            progress.append(Progress(execution.job.fence, latest.fraction, latest.message))
+        characters += sum(line.size for line in lines)
+        if characters >= MAX_CHARACTERS:
+            yield JobReport(logs, progress)
+            logs, progress, characters = [], [], 0
+    if logs or progress:
+        yield JobReport(logs, progress)

@@ -4,8 +4,15 @@ from typing import Any
 
 import pytest
 
-from kernel.errors import PayloadError
-from kernel.execution.journal import MAX_ANNOTATIONS, MAX_BUFFERED_LOGS, StageJournal
+from kernel.errors import PayloadError, PayloadTooLargeError
+from kernel.execution.journal import (
+    MAX_ANNOTATED_BYTES,
+    MAX_ANNOTATIONS,
+    MAX_BUFFERED_CHARACTERS,
+    MAX_BUFFERED_LOGS,
+    MAX_FIELDS_BYTES,
+    StageJournal,
+)
 
 
 class Unspeakable:
@@ -37,6 +44,8 @@ def test_log_lines_are_drained_once_in_order() -> None:
         {"\x00": 1},
         {"a": b"\xff"},
         {"a": "x" * 100_000},
+        {f"field {number}": "é\n" * 10_000 for number in range(100)},
+        {"k" * 100_000: 1, "a": object()},
     ],
 )
 def test_a_log_line_never_fails_its_body(fields: dict[str, Any]) -> None:
@@ -45,7 +54,7 @@ def test_a_log_line_never_fails_its_body(fields: dict[str, Any]) -> None:
     text = journal.drain_logs()[0].fields
     assert isinstance(json.loads(text, parse_constant=pytest.fail), dict)
     assert "\\u0000" not in text
-    assert len(text.encode()) < 20_000
+    assert len(text.encode()) <= MAX_FIELDS_BYTES
 
 
 def test_an_unknown_level_is_refused() -> None:
@@ -60,6 +69,27 @@ def test_lines_over_the_bound_are_counted() -> None:
     lines = journal.drain_logs()
     assert len(lines) == MAX_BUFFERED_LOGS + 1
     assert "7 log lines" in lines[-1].message
+
+
+def test_lines_are_bounded_by_what_they_hold_too_and_taking_them_makes_room() -> None:
+    journal = StageJournal()
+    for _ in range(2):
+        for _ in range(200):
+            journal.log("info", "x" * 100_000, {"field": "y" * 100_000})
+        *kept, last = journal.drain_logs()
+        assert sum(line.size for line in kept) <= MAX_BUFFERED_CHARACTERS
+        assert last.message == f"{200 - len(kept)} log lines were dropped"
+        assert len(kept) > 50
+
+
+def test_annotations_are_bounded_by_what_they_hold_too() -> None:
+    journal = StageJournal()
+    half = "x" * (MAX_ANNOTATED_BYTES // 2 - 10)
+    journal.annotate("key", half)
+    journal.annotate("key", 1, half)
+    with pytest.raises(PayloadTooLargeError):
+        journal.annotate("key", "é" * 20)
+    assert len(journal.annotations()) == 2
 
 
 def test_the_latest_progress_wins_and_is_taken_once() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
@@ -15,8 +16,10 @@ from kernel import (
     StageFailed,
     StepOp,
 )
+from kernel.execution.journal import Annotation, LogRecord, Report
 from kernel.execution.outcome import StageOutcome
-from service.worker import ledger_writer
+from service.worker import ledger_writer, reporter
+from service.worker.executor import Execution
 from service.worker.flusher import StepOps
 from service.worker.ledger_writer import BATCH, BATCH_CHARACTERS
 from tests.support.workflows import HandWorker
@@ -60,3 +63,26 @@ async def test_results_of_steps_count_too(settled: Any) -> None:
     assert await batches_of(with_steps, with_steps, StepOps((op,))) == [1, 1, 1]
     claim = StepOps((StepOp("claim", fence, "s"),))
     assert await batches_of(claim, with_steps, claim) == [3]
+
+
+async def test_what_bodies_said_and_noted_counts_too(settled: Any) -> None:
+    share = "x" * (BATCH_CHARACTERS // 2 + 1)
+    said = replace(settled(StageFailed("x")), report=Report((LogRecord("info", share, "{}", datetime.now(UTC)),)))
+    noted = replace(settled(StageFailed("x")), annotations=(Annotation("key", "1", share),))
+    assert await batches_of(said, noted, said) == [1, 1, 1]
+
+
+async def test_what_bodies_say_while_they_run_is_written_a_few_at_a_time_and_none_is_left_out(
+    hand: HandWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter, "MAX_CHARACTERS", 1_000)
+    for _ in range(5):
+        await hand.create("single")
+    executions = [Execution(hand.tenant_id, job) for job in await hand.tick()]
+    for number, execution in enumerate(executions):
+        execution.journal.log("info", f"{number} " + "x" * 600, {})
+    executions[-1].journal.progress(0.5)
+    reports = list(reporter._reports_of(executions))
+    assert [[str(line["message"])[0] for line in report.logs] for report in reports] == [["0", "1"], ["2", "3"], ["4"]]
+    assert [len(report.progress) for report in reports] == [0, 0, 1]
+    assert list(reporter._reports_of(executions)) == []
