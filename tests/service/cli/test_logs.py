@@ -70,3 +70,37 @@ def test_levels_below_the_setting_are_dropped_and_warnings_of_python_are_records
     assert "r-1" in lines[0]
     assert "DeprecationWarning" in lines[1]
     assert sys.stderr is not None
+
+
+class Unspeakable:
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+CIRCLE: list[object] = []
+CIRCLE.append(CIRCLE)
+
+
+@pytest.mark.parametrize("form", [JsonLines, TextLines])
+@pytest.mark.parametrize("value", ["\ud800", ["\ud800"], 2**80, CIRCLE, {"\ud800": 1}, "a\0b"], ids=repr)
+def test_whatever_a_record_holds_there_is_a_line_of_it(form: type[logging.Formatter], value: object) -> None:
+    line = form().format(record("told \ud800", field=value))
+    assert "told" in line
+    assert "field" in line
+    if form is JsonLines:
+        assert json.loads(line)["level"] == "warning"
+
+
+def test_what_has_no_text_is_told_by_its_kind() -> None:
+    assert json.loads(JsonLines().format(record("told", field=Unspeakable())))["field"] == "<Unspeakable>"
+
+
+def test_fields_do_not_pass_for_what_the_line_itself_says() -> None:
+    said = {"level": "info", "logger": "kernel", "event": "all is well", "time": "never"}
+    line = json.loads(JsonLines().format(record("told", **said)))
+    assert (line["level"], line["logger"], line["event"]) == ("warning", "tenantry.test", "told")
+
+
+def test_a_text_line_is_one_line_that_no_terminal_obeys() -> None:
+    line = TextLines().format(record("told\r\x1b[2J", field="\x9b31m\n2026-12-03T00:00:00 INFO forged"))
+    assert not set(line) & {"\r", "\n", "\x1b", "\x9b"}

@@ -33,6 +33,16 @@ def test_a_line_within_a_stage_carries_trace_tenant_run_stage_and_attempt(traced
     ]  # fmt: skip
 
 
+def test_no_line_within_work_says_that_it_is_another_tenants(traced: Tracing) -> None:
+    work = Work(uuid4(), uuid4())
+    forged = {"tenant_id": str(uuid4()), "run_id": str(uuid4()), "trace_id": "0" * 32, "span_id": "0" * 16}
+    with working(work), trace.get_tracer("t").start_as_current_span("s") as span:
+        told = line(**forged)
+    assert (told["tenant_id"], told["run_id"]) == (str(work.tenant_id), str(work.run_id))
+    assert told["trace_id"] == f"{span.get_span_context().trace_id:032x}"
+    assert told["span_id"] == f"{span.get_span_context().span_id:016x}"
+
+
 def test_what_a_line_says_itself_stays_and_outside_of_work_nothing_is_added() -> None:
     with working(Work(uuid4(), stage="charge")):
         assert line(stage_id="another")["stage_id"] == "another"
