@@ -58,30 +58,42 @@ class CommandLine:
         """Run it on a terminal of 24 lines, both streams in `out`; Ctrl-C is pressed once `interrupt_at` is shown."""
         master, terminal = pty.openpty()
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        process = subprocess.Popen(
+        # A size that the tests' own processes were told is not this terminal's.
+        inherited = {name: value for name, value in self._environment({}).items() if name not in {"COLUMNS", "LINES"}}
+        with subprocess.Popen(
             [sys.executable, "-m", "service.cli", *arguments],
             cwd=CHECKOUT,
-            env={**self._environment({}), "TERM": "xterm-256color"},
+            env={**inherited, "TERM": "xterm-256color"},
             stdin=terminal,
             stdout=terminal,
             stderr=terminal,
             start_new_session=True,
-        )
-        os.close(terminal)
-        shown = b""
-        # Reading fails once no process holds the terminal.
-        while part := _read(master):
-            shown += part
-            if interrupt_at is not None and interrupt_at.encode() in shown:
-                interrupt_at = None
-                process.send_signal(signal.SIGINT)
-        os.close(master)
+        ) as process:
+            os.close(terminal)
+            try:
+                shown = _interrupted(process, master, interrupt_at)
+                process.wait(60)
+            finally:
+                process.kill()
+                os.close(master)
         assert b"Traceback" not in shown
-        return Answer(process.wait(60), shown.decode().replace("\r\n", "\n"), "")
+        return Answer(process.returncode, shown.decode().replace("\r\n", "\n"), "")
 
     def _environment(self, settings: Mapping[str, str]) -> dict[str, str]:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("TENANTRY_")}
         return {**inherited, **{f"TENANTRY_{name}": value for name, value in {**self.settings, **settings}.items()}}
+
+
+def _interrupted(process: subprocess.Popen[bytes], master: int, interrupt_at: str | None) -> bytes:
+    """Return all that a process shows, pressing Ctrl-C where it is to be."""
+    shown = b""
+    # Reading fails once no process holds the terminal.
+    while part := _read(master):
+        shown += part
+        if interrupt_at is not None and interrupt_at.encode() in shown:
+            interrupt_at = None
+            process.send_signal(signal.SIGINT)
+    return shown
 
 
 def _read(descriptor: int) -> bytes:
