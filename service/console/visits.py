@@ -19,6 +19,7 @@ from litestar.response.base import ASGIResponse
 from service.auth import Credential, Scope
 from service.console import sessions
 from service.console.forms import Form, read_form
+from service.console.places import places_for
 from service.http.queries import Query
 from service.http.routing import Call, RouteSpec, register
 from service.problems import ProblemError, unauthorized
@@ -132,11 +133,13 @@ def page_of(
     """Return a template as a response, with what all pages show and all their answers have."""
     visit: Visit | None = request.scope["state"].get("visit")
     caller = visit.caller if visit is not None else None
+    scopes = caller.scopes if caller is not None else frozenset[str]()
     shared = {
         "caller": caller,
         "form_token": visit.session.form_token if visit is not None and visit.session is not None else "",
         "path": request.scope["path"],
-        "scopes": caller.scopes if caller is not None else frozenset[str](),
+        "places": places_for(scopes),
+        "scopes": scopes,
     }
     return Template(
         template,

@@ -7,6 +7,7 @@ import httpx
 import psycopg
 import pytest
 
+from service.console.places import PLACES
 from tests.service.console.visiting import NOBODY, send, start
 from tests.support.console import HOSTILE, SignIn
 from tests.support.http import MakeKey
@@ -87,6 +88,16 @@ class TestScopes:
         allowed = await signed_in(scopes=[scope])
         answer = await (send(allowed, path, **FIELDS) if method == "POST" else allowed.get(path))
         assert answer.status_code in {200, 303, 404, 422}
+
+    @pytest.mark.parametrize("scopes", [["runs:read"], ["signals:write"], ["keys:admin"], ["runs:read", "runs:write"]])
+    async def test_the_navigation_leads_where_the_key_may_go_and_nowhere_else(
+        self, signed_in: SignIn, scopes: list[str]
+    ) -> None:
+        client = await signed_in(scopes=scopes)
+        navigation = (await client.get("/console")).text.partition('aria-label="Console"')[2].partition("</nav>")[0]
+        for place in PLACES:
+            answer = await client.get(place.address)
+            assert (f'href="{place.address}"' in navigation) == (answer.status_code == 200), place.title
 
     async def test_forms_are_only_shown_to_those_who_may_send_them(
         self, signed_in: SignIn, api: httpx.AsyncClient
