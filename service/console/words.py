@@ -18,6 +18,7 @@ _YEAR: Final = 365 * _DAY
 _DOUBLE_DIGITS: Final = 10
 _SHORT_ID: Final = 8
 _LINE: Final = 160
+_WEEKDAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 NOTHING: Final = "\N{EN DASH}"
 _NO_TIME: Final = Markup('<span class="nothing">{}</span>').format(NOTHING)
 # What each reason of the queue means to somebody who wonders.
@@ -64,6 +65,12 @@ def precise_clock(instant: datetime) -> str:
     """Return the time of day to the millisecond, for things that follow each other closely."""
     utc = instant.astimezone(UTC)
     return f"{utc:%H:%M:%S}.{utc.microsecond // 1000:03d}"
+
+
+def day(instant: datetime) -> str:
+    """Return the day of a point in time, in UTC, with the name of the weekday."""
+    utc = instant.astimezone(UTC)
+    return f"{_WEEKDAYS[utc.weekday()]} {utc:%Y-%m-%d}"
 
 
 def relative(instant: datetime, now: datetime | None = None) -> str:
@@ -134,6 +141,7 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "cut": cut,
     "error_line": error_line,
     "counted": counted,
+    "day": day,
     "duration": duration,
     "exact": exact,
     "percent": percent,

@@ -226,11 +226,11 @@ def test_a_run_with_ten_thousand_events_opens_in_two_seconds(desk_of: Any, long_
     # All of it is there to be leafed through.
     page = desk.open(f"/console/runs/{run_id}/events")
     expect(page.get_by_role("heading", level=1)).to_contain_text("10,000")
-    expect(page.locator(".events tbody tr")).to_have_count(200)
+    expect(page.locator(".events tr:has(td)")).to_have_count(200)
     page.get_by_role("link", name="Next").click()
-    expect(page.locator(".events tbody tr").first).to_contain_text("201")
+    expect(page.locator(".events tr:has(td)").first).to_contain_text("201")
     page.get_by_role("link", name="Stages").click()
-    expect(page.locator(".events tbody tr")).to_have_count(20)
+    expect(page.locator(".events tr:has(td)")).to_have_count(20)
 
 
 def test_pages_are_accessible_and_readable_on_a_phone(desk_of: Any) -> None:

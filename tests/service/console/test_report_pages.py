@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import UTC, datetime
 from uuid import UUID
 
 import httpx
@@ -99,6 +100,26 @@ class TestReports:
         assert re.findall(r"line &lt;(\d+)", text) == [str(number) for number in range(211, 261)]
         for path in ("stage?id=say", "logs?stage=say"):
             assert re.findall(r"line &lt;(\d+)", (await client.get(f"/console/runs/{run}/{path}")).text) == ["1"]
+
+    async def test_times_of_day_stand_below_their_day(
+        self, signed_in: SignIn, api: httpx.AsyncClient, superuser: psycopg.AsyncConnection, tenant: UUID
+    ) -> None:
+        run = await self.start_with(api, superuser, tenant)
+        midnight = datetime(2026, 12, 1, tzinfo=UTC)
+        await superuser.execute(
+            "insert into tenantry.workflow_logs (tenant_id, run_id, stage_id, attempt, level, message, created_at)"
+            " select %s, %s, 'say', 1, 'info', 'line', %s + n * interval '1 hour' from generate_series(-1, 1) as n",
+            (tenant, run, midnight),
+        )
+        await superuser.execute(
+            "update tenantry.outbox_events set occurred_at = %s + (sequence - 3) * interval '1 hour' where run_id = %s",
+            (midnight, run),
+        )
+        client = await signed_in()
+        days = ["Mon 2026-11-30", "Tue 2026-12-01"]
+        for path, told in (("/logs", days), ("/events", days), ("", days + days[::-1]), ("/stage?id=say", days)):
+            text = (await client.get(f"/console/runs/{run}{path}")).text
+            assert re.findall(r'class="day"><th[^>]*>([^<]+)', text) == told, path
 
 
 class TestHostilePayloads:
