@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import accumulate, pairwise
 from typing import Any, Final
@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from service.cli.words import duration, one_line
+from service.span_tree import Place, in_order
 
 _STYLES: Final = {"SERVER": "blue", "PRODUCER": "blue", "CONSUMER": "cyan", "CLIENT": "magenta", "INTERNAL": "green"}
 _CUT: Final = "┊"
@@ -20,7 +21,6 @@ _NARROWEST_BAR: Final = 12
 _SHARE_OF_NAMES: Final = 0.45
 # The gaps between four columns, and their edges.
 _FRAME: Final = 11
-_DEEPEST: Final = 8
 Span = Mapping[str, Any]
 
 
@@ -118,43 +118,19 @@ class _Ruler:
 
 
 def rows_of(spans: Sequence[Span]) -> list[Row]:
-    """Return the spans in the order of a tree, siblings by their start; a span without its parent is a root.
-
-    A marker of the run's life that is later than all work of its own trace stands among the traces that follow, where
-    it belongs in time. Ids come from outside: a span that is its own ancestor is told once, as if it had no parent.
-    """
-    ordered = sorted(
-        (Row(span, 0, _seconds(span["start_time"]), _seconds(span["end_time"])) for span in spans),
-        key=lambda row: (row.began, str(row.span["span_id"])),
+    """Return the spans in the order of a tree (`service.span_tree`)."""
+    places = in_order(
+        Place(
+            index=index,
+            trace_id=span["trace_id"],
+            span_id=str(span["span_id"]),
+            parent_span_id=span["parent_span_id"],
+            began=_seconds(span["start_time"]),
+            ended=_seconds(span["end_time"]),
+        )
+        for index, span in enumerate(spans)
     )
-    known = {row.span["span_id"] for row in ordered}
-    is_alone = sum(row.span["parent_span_id"] not in known for row in ordered) <= 1
-    worked_until: dict[str, float] = {}
-    for row in ordered:
-        if not row.is_moment:
-            worked_until[row.span["trace_id"]] = max(row.ended, worked_until.get(row.span["trace_id"], row.ended))
-    roots: list[Row] = []
-    children: dict[str, list[Row]] = {}
-    for row in ordered:
-        parent, until = row.span["parent_span_id"], worked_until.get(row.span["trace_id"], row.ended)
-        if parent not in known or (row.is_moment and row.began > until and not is_alone):
-            roots.append(row)
-        else:
-            children.setdefault(parent, []).append(row)
-    return list(_walk([*roots, *ordered], children))
-
-
-def _walk(firsts: Iterable[Row], children: Mapping[str, list[Row]]) -> Iterator[Row]:
-    told: set[str] = set()
-    for first in firsts:
-        pending = [(first, 0)]
-        while pending:
-            row, depth = pending.pop()
-            if row.span["span_id"] in told:
-                continue
-            told.add(row.span["span_id"])
-            yield replace(row, depth=min(depth, _DEEPEST))
-            pending += [(child, depth + 1) for child in reversed(children.get(row.span["span_id"], []))]
+    return [Row(spans[place.index], place.depth, place.began, place.ended) for place in places]
 
 
 def render(spans: Sequence[Span], width: int) -> Table:

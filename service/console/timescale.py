@@ -13,14 +13,20 @@ from typing import Final, NamedTuple
 
 from service.console.words import duration
 
-# A pause is broken when it is long by itself and long beside all that was done.
+# A pause is broken when it is long by itself, and the longest are until the others are not long beside what was done.
 BROKEN_FROM: Final = timedelta(seconds=10)
 BROKEN_RATIO: Final = 5
 BREAK_SHARE: Final = 0.25
+# However many breaks there are, together they take no more than this beside what was done.
+ALL_BREAKS_SHARE: Final = 0.5
 LEAST_WORK: Final = timedelta(milliseconds=20)
 _TICKS: Final = 5
 _ALL: Final = 100.0
+_AS_GOOD_AS: Final = 0.999
 _LEAST_ROOM: Final = 20.0
+_LABEL_ROOM: Final = 9.0
+_LAST_LABEL: Final = 94.0
+_NAMED_BREAKS: Final = 3
 _STEPS: Final = (1, 2, 5, 10)
 _MINUTE: Final = 60
 
@@ -42,11 +48,16 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """A pause that is drawn shorter than it was, in percent of the width."""
+    """A pause that is drawn shorter than it was; place and width in percent of the width."""
 
     x: float
     width: float
-    label: str
+    pause: Interval
+
+    @property
+    def seconds(self) -> float:
+        """How long the pause was."""
+        return (self.pause.end - self.pause.start).total_seconds()
 
 
 class Timescale:
@@ -58,14 +69,12 @@ class Timescale:
         done = max(sum((piece.end - piece.start for piece in merged), timedelta()), LEAST_WORK)
         self._times = [whole.start]
         self._widths = [0.0]
-        broken: list[Interval] = []
-        for piece in _pauses(whole, merged):
-            lasted = piece.end - piece.start
-            if lasted > max(BROKEN_FROM, BROKEN_RATIO * done):
-                self._add(piece.start)
-                self._times.append(piece.end)
-                self._widths.append(self._widths[-1] + BREAK_SHARE * done.total_seconds())
-                broken.append(piece)
+        broken = _broken(tuple(_pauses(whole, merged)), done)
+        room = done.total_seconds() * min(BREAK_SHARE, ALL_BREAKS_SHARE / max(len(broken), 1))
+        for piece in broken:
+            self._add(piece.start)
+            self._times.append(piece.end)
+            self._widths.append(self._widths[-1] + room)
         self._add(whole.end)
         self._total = self._widths[-1] or 1.0
         self.breaks = tuple(self._break(piece) for piece in broken)
@@ -76,7 +85,7 @@ class Timescale:
 
     def _break(self, piece: Interval) -> Break:
         x = self.at(piece.start)
-        return Break(x, self.at(piece.end) - x, duration((piece.end - piece.start).total_seconds()))
+        return Break(x, self.at(piece.end) - x, piece)
 
     def at(self, instant: datetime) -> float:
         """Return the position of a point in time; what lies outside is at the edge."""
@@ -91,16 +100,31 @@ class Timescale:
         return _ALL * width / self._total
 
     def ticks(self) -> tuple[Tick, ...]:
-        """Return marks at round times since the start, left of every break at the latest."""
+        """Return marks at round times since the start up to the first break, and one where it goes on behind each."""
         start = self._times[0]
         first_break = self.breaks[0].x if self.breaks else _ALL
         seconds = self._total * first_break / _ALL
-        if seconds <= 0:
-            return (Tick(0.0, "0"),)
-        step = _round_step(seconds / _TICKS * _ALL / max(first_break, _LEAST_ROOM))
-        count = math.floor(seconds / step)
-        marks = [Tick(self.at(start + timedelta(seconds=n * step)), _label(n * step)) for n in range(count + 1)]
+        marks = [Tick(0.0, "0")]
+        if seconds > 0:
+            step = _round_step(seconds / _TICKS * _ALL / max(first_break, _LEAST_ROOM))
+            count = math.floor(seconds / step)
+            marks = [Tick(self.at(start + timedelta(seconds=n * step)), _label(n * step)) for n in range(count + 1)]
+        for each in self.breaks:
+            behind = each.x + each.width
+            if marks[-1].x + _LABEL_ROOM <= behind <= _LAST_LABEL:
+                marks.append(Tick(behind, duration((each.pause.end - start).total_seconds())))
         return tuple(mark for mark in marks if mark.x <= _ALL)
+
+
+def note_on(breaks: Sequence[Break]) -> str:
+    """Return a sentence on where the axis is broken; empty where it is not."""
+    if not breaks:
+        return ""
+    if len(breaks) <= _NAMED_BREAKS:
+        pauses = ", ".join(duration(each.seconds) for each in breaks)
+        return f"The timeline is cut where nothing was done for long: {pauses}."
+    whole = duration(sum(each.seconds for each in breaks))
+    return f"The timeline is cut in {len(breaks)} places where nothing was done for long, {whole} in all."
 
 
 def _merged(whole: Interval, work: Iterable[Interval]) -> Sequence[Interval]:
@@ -124,6 +148,19 @@ def _pauses(whole: Interval, merged: Sequence[Interval]) -> Iterable[Interval]:
         at = piece.end
     if whole.end > at:
         yield Interval(at, whole.end)
+
+
+def _broken(pauses: Sequence[Interval], done: timedelta) -> Sequence[Interval]:
+    """Return the longest pauses, without which the others are no longer than `BROKEN_RATIO` times what was done.
+
+    Of pauses that are as good as equal, all are broken.
+    """
+    kept = timedelta()
+    for lasted in sorted(pause.end - pause.start for pause in pauses):
+        kept += lasted
+        if lasted > BROKEN_FROM and kept > BROKEN_RATIO * done:
+            return [pause for pause in pauses if pause.end - pause.start >= _AS_GOOD_AS * lasted]
+    return ()
 
 
 def _round_step(seconds: float) -> float:

@@ -16,7 +16,7 @@ from kernel.queries.run_events import EventView
 from kernel.queries.run_get import RunView, StageView
 from kernel.queries.step_list import StepView
 from kernel.states import TERMINAL_STAGE_STATUSES
-from service.console.timescale import Break, Interval, Tick, Timescale
+from service.console.timescale import Break, Interval, Tick, Timescale, note_on
 from service.console.words import between, duration
 
 # The events that a waterfall is made of: few, however long the history is.
@@ -89,6 +89,11 @@ class Waterfall:
     lines: tuple[Line, ...]
     ticks: tuple[Tick, ...]
     breaks: tuple[Break, ...]
+
+    @property
+    def note(self) -> str:
+        """Say where the timeline is cut; empty where it is not."""
+        return note_on(self.breaks)
 
 
 @dataclass(slots=True)

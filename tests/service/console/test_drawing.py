@@ -17,7 +17,7 @@ from service.console import json_text, waterfall, words
 from service.console.forms import Form
 from service.console.schema_form import field_of, filled, value_of
 from service.console.stage import attempts_of
-from service.console.timescale import Interval, Timescale
+from service.console.timescale import Interval, Timescale, note_on
 from service.console.trace import trace_of
 from service.problems import ProblemError
 from tests.support.console import Order
@@ -56,12 +56,24 @@ class TestTimescale:
     def test_a_week_of_sleep_is_a_short_break(self) -> None:
         week = 7 * 86_400
         scale = Timescale(Interval(at(0), at(week)), [Interval(at(0), at(2)), Interval(at(week - 2), at(week))])
-        (broken,) = scale.breaks
-        assert broken.label == "6 d 23 h"
+        assert note_on(scale.breaks) == "The timeline is cut where nothing was done for long: 6 d 23 h."
+        assert [tick.label for tick in scale.ticks()][-1] == "6 d 23 h", "where it goes on"
         # What was done keeps its proportions and takes most of the width.
         assert scale.at(at(2)) == pytest.approx(100 - scale.at(at(week - 2)))
         assert scale.at(at(2)) > 35
         assert scale.at(at(1)) == pytest.approx(scale.at(at(2)) / 2)
+
+    def test_work_keeps_most_of_the_width_however_many_pauses_there_are(self) -> None:
+        work = [Interval(at(60 * n), at(60 * n + 1)) for n in range(50)]
+        scale = Timescale(Interval(at(0), at(60 * 49 + 1)), work)
+        assert len(scale.breaks) == 49
+        assert sum(each.width for each in scale.breaks) < 35
+        assert note_on(scale.breaks).endswith("cut in 49 places where nothing was done for long, 48 m 11 s in all.")
+
+    def test_the_longest_pauses_are_broken_and_no_others(self) -> None:
+        work = [Interval(at(0), at(10)), Interval(at(30), at(40)), Interval(at(5000), at(5010))]
+        scale = Timescale(Interval(at(0), at(5010)), work)
+        assert [each.pause for each in scale.breaks] == [Interval(at(40), at(5000))]
 
     def test_order_is_kept_and_nothing_lies_outside(self) -> None:
         work = [Interval(at(second), at(second + 1)) for second in (0, 100, 1000, 50_000)]
@@ -139,18 +151,50 @@ class TestWaterfall:
 
 
 class TestTrace:
-    def test_spans_stand_behind_their_parents_and_rings_end(self) -> None:
-        def span(span_id: str, parent: str | None, second: float) -> SpanView:
-            return SpanView("t", span_id, parent, span_id, "INTERNAL", at(second), at(second + 1), "OK", "{}", "[]")
+    def span(self, span_id: str, parent: str | None, second: float, took: float = 1, **more: Any) -> SpanView:
+        given = {"trace_id": "t", "kind": "INTERNAL", "status": "OK", "attributes": "{}", "links": "[]", **more}
+        return SpanView(
+            span_id=span_id, parent_span_id=parent, name=span_id, start_time=at(second), end_time=at(second + took), **given
+        )  # fmt: skip
 
-        spans = [span("root", None, 0), span("late", "root", 2), span("inner", "early", 2), span("early", "root", 1)]
-        spans += [span("ring-a", "ring-b", 3), span("ring-b", "ring-a", 3), span("orphan", "gone", 4)]
+    def test_spans_stand_behind_their_parents_and_rings_end(self) -> None:
+        spans = [self.span("root", None, 0), self.span("late", "root", 2), self.span("inner", "early", 2)]
+        spans += [self.span("early", "root", 1), self.span("ring-a", "ring-b", 3), self.span("ring-b", "ring-a", 3)]
+        trace = trace_of([*spans, self.span("orphan", "gone", 4)])
+        assert trace is not None
+        (tree,) = trace.trees
+        found = [(line.span.span_id, line.depth) for line in tree.lines]
+        assert found[:4] == [("root", 0), ("early", 1), ("inner", 2), ("late", 1)]
+        assert sorted(name for name, _ in found) == sorted([each.span_id for each in spans] + ["orphan"])
+        assert trace_of([]) is None
+
+    def test_traces_are_told_apart_and_say_what_they_are_linked_to(self) -> None:
+        linked = {"trace_id": "u", "links": '[{"trace_id": "t", "span_id": "create"}]', "kind": "CONSUMER"}
+        again = '{"tenantry.attempt": 2, "tenantry.replay": true}'
+        spans = [
+            self.span("create", None, 0),
+            self.span("started", "create", 0.5, 0),
+            self.span("retry", None, 100, attributes=again, **linked),
+            self.span("finished", "create", 101, 0),
+        ]
         trace = trace_of(spans)
         assert trace is not None
-        found = [(line.span.span_id, line.depth) for line in trace.lines]
-        assert found[:4] == [("root", 0), ("late", 1), ("early", 1), ("inner", 2)]
-        assert sorted(name for name, _ in found) == sorted(each.span_id for each in spans)
-        assert trace_of([]) is None
+        assert [(tree.number, tree.is_first, tree.linked_to, len(tree.lines)) for tree in trace.trees] == [
+            (1, True, None, 2), (2, True, 1, 1), (1, False, None, 1),
+        ]  # fmt: skip
+        assert (trace.count, trace.note) == (2, "The timeline is cut where nothing was done for long: 1 m 39 s.")
+        assert trace.trees[1].lines[0].notes == ("attempt 2", "replay")
+
+    def test_a_marker_has_a_moment_and_no_duration(self) -> None:
+        trace = trace_of([self.span("create", None, 0, 4), self.span("started", "create", 1.5, 0)])
+        assert trace is not None
+        _, marker = trace.trees[0].lines
+        assert (marker.is_moment, marker.took, marker.began) == (True, "", "+1.5 s")
+
+    def test_an_error_is_named(self) -> None:
+        trace = trace_of([self.span("job", None, 0, status="ERROR", attributes='{"error.type": "LookupError"}')])
+        assert trace is not None
+        assert trace.trees[0].lines[0].notes == ("LookupError",)
 
 
 class TestForms:
