@@ -1,4 +1,4 @@
-"""Reads the durable steps of one run: what its stages have done, and what they wait for."""
+"""Reads the durable steps of one run, or one of them: what its stages have done, and what they wait for."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -7,7 +7,7 @@ from uuid import UUID
 
 from kernel.blobs import POSTGRES_BLOBS, BlobStore, with_contents
 from kernel.execution.ledger import StepKind, StepStatus
-from tenancy import TenantTransaction, load_sql
+from tenancy import Row, TenantTransaction, load_sql
 
 SQL = load_sql(__file__)
 # Where a step stands that nobody has asked for yet: a signal that was sent ahead.
@@ -59,41 +59,65 @@ class StepPage(NamedTuple):
     has_more: bool
 
 
-async def step_list(
+async def step_list(  # noqa: PLR0913 - a page, and what of it
     tx: TenantTransaction,
     run_id: UUID,
     *,
     after: StepPosition = FIRST,
     limit: int,
+    of_stage_id: str | None = None,
+    with_results: bool = True,
+    most_bytes: int = MOST_BYTES,
     blobs: BlobStore = POSTGRES_BLOBS,
 ) -> StepPage:
-    """Return up to `limit` steps behind the position `after`, oldest first; none for an unknown run.
+    """Return up to `limit` steps behind the position `after`, oldest first, of one stage where it is named.
 
-    The page ends early behind the result with which it exceeds `MOST_BYTES`.
+    None for an unknown run. The page ends early behind the result with which it exceeds `most_bytes`; without results,
+    which are None then, it does not.
 
     Raises:
         RunNotFoundError: the run was purged between two statements.
         BlobMissingError: the store has lost a result.
     """
-    position = after._asdict()
-    rows = await tx.fetch_all(SQL["page"], run_id=run_id, limit=limit + 1, most_bytes=MOST_BYTES, **position)
+    rows = await tx.fetch_all(
+        SQL["page"],
+        run_id=run_id,
+        limit=limit + 1,
+        of_stage_id=of_stage_id,
+        with_results=with_results,
+        most_bytes=most_bytes,
+        **after._asdict(),
+    )
     has_more = bool(rows) and rows[0]["found"] > len(rows[:limit])
-    steps = [
-        StepView(
-            stage_id=row["stage_id"],
-            step_id=row["step_id"],
-            seq=row["seq"],
-            kind=row["kind"],
-            status=row["status"],
-            attempt=row["attempt"],
-            external_key=row["external_key"],
-            result=row["result"],
-            error=row["error"],
-            lease_expires_at=row["lease_expires_at"],
-            deadline_at=row["deadline_at"],
-            created_at=row["created_at"],
-            completed_at=row["completed_at"],
-        )
-        for row in await with_contents(blobs, tx, rows[:limit], "result")
-    ]
-    return StepPage(steps, has_more)
+    return StepPage([_view(row) for row in await with_contents(blobs, tx, rows[:limit], "result")], has_more)
+
+
+async def step_get(
+    tx: TenantTransaction, run_id: UUID, stage_id: str, step_id: str, *, blobs: BlobStore = POSTGRES_BLOBS
+) -> StepView | None:
+    """Return one step; None when there is none.
+
+    Raises:
+        RunNotFoundError: the run was purged between two statements.
+        BlobMissingError: the store has lost its result.
+    """
+    rows = await tx.fetch_all(SQL["one"], run_id=run_id, stage_id=stage_id, step_id=step_id)
+    return next((_view(row) for row in await with_contents(blobs, tx, rows, "result")), None)
+
+
+def _view(row: Row) -> StepView:
+    return StepView(
+        stage_id=row["stage_id"],
+        step_id=row["step_id"],
+        seq=row["seq"],
+        kind=row["kind"],
+        status=row["status"],
+        attempt=row["attempt"],
+        external_key=row["external_key"],
+        result=row["result"],
+        error=row["error"],
+        lease_expires_at=row["lease_expires_at"],
+        deadline_at=row["deadline_at"],
+        created_at=row["created_at"],
+        completed_at=row["completed_at"],
+    )

@@ -13,6 +13,7 @@ from kernel.queries.run_events import run_events
 from kernel.queries.run_get import RunView, run_get, run_progress
 from kernel.queries.run_logs import OLDEST, run_logs
 from kernel.queries.stage_get import stage_outputs
+from kernel.queries.step_list import step_get
 from service.auth import Scope
 from service.console import json_text, waterfall
 from service.console.run_reading import no_such_run, read_run
@@ -126,12 +127,17 @@ async def show_logs(visit: Visit) -> ASGIResponse:
     return visit.show("logs.html", context)
 
 
-@page(RouteSpec("GET", f"{RUN}/payload", "A payload as a file.", scope=Scope.RUNS_READ, query=("of", "stage", "note")))
+@page(
+    RouteSpec(
+        "GET", f"{RUN}/payload", "A payload as a file.", scope=Scope.RUNS_READ, query=("of", "stage", "step", "note")
+    )
+)
 async def download_payload(visit: Visit) -> ASGIResponse:
     """Answer a payload as it is stored, as a file: no browser shall make a page of it."""
     run_id = visit.path_id("run_id", "run")
     query = visit.query()
-    wanted, stage_id, note = query.one("of") or "", query.one("stage"), query.one("note")
+    wanted, note = query.one("of") or "", query.one("note")
+    stage_id, step_id = query.text("stage"), query.text("step")
     async with visit.transaction() as tx:
         run = await run_get(tx, run_id)
         if run is None:
@@ -139,14 +145,27 @@ async def download_payload(visit: Visit) -> ASGIResponse:
         if note is not None:
             text = await _payload_of_note(tx, run_id, note, wanted)
         elif stage_id is not None:
-            group = max((stage.group for stage in run.stages), default=0)
-            text = (await stage_outputs(tx, run_id, up_to_group=group)).get(stage_id) if wanted == "output" else None
+            text = await _payload_of_stage(tx, run, (stage_id, step_id), wanted)
         else:
             text = _payload_of(run, wanted)
     if text is None:
         raise not_found("There is no such payload.")
     headers = {**PAGE_HEADERS, "Content-Disposition": f'attachment; filename="{run_id}-{wanted}.json"'}
     return ASGIResponse(body=text, headers=headers, media_type="application/json")
+
+
+async def _payload_of_stage(
+    tx: TenantTransaction, run: RunView, place: tuple[str, str | None], wanted: str
+) -> str | None:
+    """Return a stage's output, or the result of the step that is named with it."""
+    run_id, (stage_id, step_id) = run.summary.run_id, place
+    if step_id is not None:
+        step = await step_get(tx, run_id, stage_id, step_id) if wanted == "result" else None
+        return step.result if step is not None else None
+    if wanted != "output":
+        return None
+    group = max((stage.group for stage in run.stages), default=0)
+    return (await stage_outputs(tx, run_id, up_to_group=group)).get(stage_id)
 
 
 def _payload_of(run: RunView, wanted: str) -> str | None:

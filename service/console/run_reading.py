@@ -31,21 +31,25 @@ EVENTS_SHOWN: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """How much of a run is read: steps, last log lines, first annotations; the latter two of one stage where named."""
+    """How much of a run is read: last log lines, first annotations; those of one stage where it is named."""
 
-    steps: int
     logs: int
     annotations: int
     stage_id: str | None = None
 
 
-# A waterfall of more lines than this is read by nobody; more of the steps are on the pages of the stages.
-OF_RUN: Final = Portion(steps=100, logs=50, annotations=100)
+OF_RUN: Final = Portion(logs=50, annotations=100)
+# A waterfall of more lines than this is read by nobody; the others are on the pages of steps.
+STEPS_DRAWN: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A run with its surroundings; `events` and `logs` are the last ones, `lifecycle` what the waterfall is made of."""
+    """A run with its surroundings.
+
+    `events` and `logs` are the last ones, `lifecycle` and `steps`, the first
+    ones and without results, what the waterfall is made of.
+    """
 
     run: RunView
     portion: Portion
@@ -93,7 +97,7 @@ async def read_run(visit: Visit, tx: TenantTransaction, run_id: UUID, portion: P
         stale_after=visit.api.settings.stale_lease_threshold,
     )
     last = max(progress.event_sequence - EVENTS_SHOWN, 0)
-    page = await step_list(tx, run_id, limit=portion.steps)
+    page = await step_list(tx, run_id, limit=STEPS_DRAWN, with_results=False)
     annotations = await run_annotations(
         tx, run_id, limit=portion.annotations, stage_id=portion.stage_id, most_length=MOST_READ
     )

@@ -13,16 +13,17 @@ from kernel.events import EventType
 from kernel.queries.run_events import EventView
 from kernel.queries.run_get import RunView, StageView
 from kernel.queries.stage_get import stage_outputs
+from kernel.queries.step_list import step_list
 from kernel.transition import stage_input
 from service.auth import Scope
 from service.console import json_text
 from service.console.run import RUN
 from service.console.run_reading import Portion, read_run
+from service.console.steps import MOST_BYTES, PAGE_SIZE, shown_steps
 from service.console.visits import Visit, page
 from service.http.routing import RouteSpec
 from service.problems import not_found
 
-STEPS_LOOKED_AT: Final = 1_000
 LOGS_SHOWN: Final = 200
 
 
@@ -42,12 +43,15 @@ async def show_stage(visit: Visit) -> ASGIResponse:
     """Show the stage; one that does not exist yet is a 404."""
     run_id = visit.path_id("run_id", "run")
     stage_id = visit.query().text("id")
-    portion = Portion(steps=STEPS_LOOKED_AT, logs=LOGS_SHOWN, annotations=LOGS_SHOWN, stage_id=stage_id or "")
+    portion = Portion(logs=LOGS_SHOWN, annotations=LOGS_SHOWN, stage_id=stage_id or "")
     async with visit.transaction() as tx:
         reading = await read_run(visit, tx, run_id, portion)
         stage = next((each for each in reading.run.stages if each.stage_id == stage_id), None)
         if stage is None:
             raise not_found("There is no such stage yet.")
+        steps, has_more_steps = await step_list(
+            tx, run_id, limit=PAGE_SIZE, of_stage_id=stage.stage_id, most_bytes=MOST_BYTES
+        )
         outputs = await stage_outputs(tx, run_id, up_to_group=stage.group)
     config = orjson.loads(reading.run.config).get(stage_id)
     context = {
@@ -60,7 +64,8 @@ async def show_stage(visit: Visit) -> ASGIResponse:
         "input": json_text.shown(_input_of(visit.api.registry, reading.run, stage, outputs)),
         "output": json_text.shown(outputs.get(stage.stage_id)),
         "config": json_text.shown(orjson.dumps(config).decode()) if config is not None else None,
-        "steps": [(step, json_text.shown(step.result)) for step in reading.steps if step.stage_id == stage_id],
+        "steps": shown_steps(steps),
+        "has_more_steps": has_more_steps,
         "progress": [each for each in reading.progress if each.stage_id == stage_id],
         "superseded_up_to": reading.told.superseded_up_to(stage.stage_id),
         "may_signal": visit.may(Scope.SIGNALS_WRITE) and not reading.is_over,

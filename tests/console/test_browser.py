@@ -245,8 +245,8 @@ def test_pages_are_accessible_and_readable_on_a_phone(desk_of: Any) -> None:
         "/console", "/console/runs", f"/console/runs/{failed}", f"/console/runs/{waiting}", f"/console/runs/{later}",
         f"/console/runs/{waiting}/stage?id=approve", f"/console/runs/{failed}/events", f"/console/runs/{failed}/logs",
         f"/console/runs/{waiting}/cancel", f"/console/runs/{waiting}/signal", f"/console/runs/{failed}/redrive",
-        f"/console/runs/{failed}/trace", f"/console/runs/{failed}/annotations", "/console/workflows",
-        "/console/workflows/orders", "/console/workflows/orders/start", "/console/workers", "/console/keys",
+        f"/console/runs/{failed}/trace", f"/console/runs/{failed}/annotations", f"/console/runs/{waiting}/steps",
+        "/console/workflows", "/console/workflows/orders", "/console/workflows/orders/start", "/console/workers", "/console/keys",
         "/console/nothing", "/console/usage",
     ]  # fmt: skip
     for path in paths:

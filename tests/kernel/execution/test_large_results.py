@@ -10,7 +10,7 @@ import pytest
 from kernel import Kernel, Registry, StageContext, stage, workflow
 from kernel.blobs import INLINE_BYTES
 from kernel.queries.run_get import run_get
-from kernel.queries.step_list import step_list
+from kernel.queries.step_list import step_get, step_list
 from kernel.testing import Harness
 from tenancy import Database
 from tests.kernel.testing.plays import play
@@ -54,6 +54,27 @@ async def test_a_replay_is_given_what_the_first_execution_was(make: Make, look: 
     assert json.loads(view.output or "") == {"quoted": LARGE, "told": OTHER}
     assert {step.step_id: json.loads(step.result or "") for step in listed} == {"quote": LARGE, "told": OTHER}
     assert await texts_of(look, hand) == [OTHER, LARGE, {"quoted": LARGE, "told": OTHER}]
+
+
+async def test_a_page_of_steps_is_of_one_stage_shorter_or_without_results_on_wish(make: Make) -> None:
+    hand = make(quote_and_wait)
+    run_id = await hand.start()
+    await hand.go()
+    await hand.signal(run_id, "told", OTHER)
+    await finish(hand)
+    async with hand.transaction() as tx:
+        listed = (await step_list(tx, run_id, limit=10)).steps
+        stage_id = listed[0].stage_id
+        assert [step.step_id for step in (await step_list(tx, run_id, limit=10, of_stage_id=stage_id)).steps] == [
+            "quote",
+            "told",
+        ]
+        assert await step_list(tx, run_id, limit=10, of_stage_id="nobody") == ([], False)
+        assert await step_list(tx, run_id, limit=10, most_bytes=0) == (listed[:1], True)
+        bare, has_more = await step_list(tx, run_id, limit=10, most_bytes=0, with_results=False)
+        assert ([step.result for step in bare], has_more) == ([None, None], False)
+        assert await step_get(tx, run_id, stage_id, "quote") == listed[0]
+        assert await step_get(tx, run_id, stage_id, "nobody") is None
 
 
 async def test_a_replay_whose_run_is_purged_while_it_reads_is_a_ghosts(make: Make) -> None:

@@ -11,7 +11,7 @@ from kernel.queries.run_events import run_events
 from kernel.queries.run_get import definition_snapshot, run_get, run_progress
 from kernel.queries.run_list import NEWEST, RunFilter, active_run_ids, run_list
 from kernel.queries.run_logs import run_logs
-from kernel.queries.step_list import step_list
+from kernel.queries.step_list import step_get, step_list
 from kernel.states import RunStatus, StageStatus
 from tests.support.workflows import HandWorker
 
@@ -60,6 +60,7 @@ async def test_another_tenant_reads_nothing(hand: HandWorker, other_tenant: UUID
         assert await run_events(tx, run_id, limit=10) == []
         assert await run_logs(tx, run_id, limit=10) == []
         assert await step_list(tx, run_id, limit=10) == ([], False)
+        assert await step_get(tx, run_id, "first", "approve") is None
         assert await active_run_ids(tx, RunFilter(), limit=10) == []
     for wanted in (RunFilter(), RunFilter(tags=("red",)), RunFilter(statuses=frozenset({RunStatus.PENDING}))):
         assert await listed(other, wanted) == []

@@ -121,6 +121,35 @@ class TestReports:
             text = (await client.get(f"/console/runs/{run}{path}")).text
             assert re.findall(r'class="day"><th[^>]*>([^<]+)', text) == told, path
 
+    async def test_a_stage_shows_its_own_steps_and_says_where_there_are_more(
+        self, signed_in: SignIn, api: httpx.AsyncClient, superuser: psycopg.AsyncConnection, tenant: UUID
+    ) -> None:
+        run = await self.start_with(api, superuser, tenant)
+        await superuser.execute(
+            "insert into tenantry.workflow_steps (tenant_id, run_id, stage_id, step_id, seq, kind, status, result, created_at)"
+            " select %s, %s, case when n <= 150 then 'other' else 'say' end, 'step-' || n, n, 'run', 'completed',"
+            " to_json(repeat('x', 5000)), now() + n * interval '1 second' from generate_series(1, 270) as n",
+            (tenant, run),
+        )
+        client = await signed_in()
+
+        async def read(path: str) -> tuple[str, list[str]]:
+            text = (await client.get(f"/console/runs/{run}{path}")).text
+            return text, re.findall(r'"name">step-(\d+)', text)
+
+        text, shown = await read("/stage?id=say")
+        assert shown == [str(number) for number in range(151, 251)]
+        assert "the first 100" in text
+        assert f'href="/console/runs/{run}/steps?stage=say"' in text
+        text, shown = await read("/steps?stage=say")
+        (following,) = re.findall(r'rel="next" href="[^"]*(/steps[^"]*)"', text)
+        assert shown + (await read(following.replace("&amp;", "&")))[1] == [str(number) for number in range(151, 271)]
+        (whole, *_) = re.findall(r'href="([^"]*of=result[^"]*step=step-151)"', text)
+        assert (await client.get(whole.replace("&amp;", "&"))).json() == "x" * 5000
+        for wanted in ("of=result&stage=say&step=nobody", "of=output&stage=say&step=step-151", "of=result&stage=say"):
+            assert (await client.get(f"/console/runs/{run}/payload?{wanted}")).status_code == 404
+        assert "Only the first 100 steps are drawn" in (await read(""))[0]
+
 
 class TestHostilePayloads:
     async def test_no_text_of_a_tenant_becomes_markup(self, signed_in: SignIn, api: httpx.AsyncClient) -> None:
