@@ -6,7 +6,7 @@ from kernel.commands.due_promote import DuePromote, DuePromoted
 from kernel.commands.idempotency_expire import IdempotencyExpire, KeysExpired
 from kernel.commands.job_begin import Begun, JobBegin
 from kernel.commands.job_claim import GhostJob, JobClaim, JobsClaimed
-from kernel.commands.job_execute import Execution, JobExecute, JobExecuted, claim_named, execute_leased, ghost
+from kernel.commands.job_execute import Execution, JobExecute, JobExecuted, claim_named, execute_leased, unexecuted
 from kernel.commands.job_heartbeat import Heartbeat, JobHeartbeat, beat_call, heartbeats
 from kernel.commands.job_release import JobRelease, JobsReleased
 from kernel.commands.job_report import JobReport, Progress, Reported, log_rows
@@ -98,6 +98,7 @@ from kernel.step_errors import (
     StepLedgerWriteError,
     StepModelMismatchError,
     StepNotReplaySafeError,
+    StepResultLostError,
     StepResultNotSerializableError,
     StepTimeoutError,
 )
@@ -216,6 +217,7 @@ __all__ = [
     "StepModelMismatchError",
     "StepNotReplaySafeError",
     "StepOp",
+    "StepResultLostError",
     "StepResultNotSerializableError",
     "StepRow",
     "StepSignal",
@@ -245,7 +247,6 @@ __all__ = [
     "claim_named",
     "execute_leased",
     "follow_up",
-    "ghost",
     "give_steps",
     "has_large_result",
     "heartbeats",
@@ -257,5 +258,6 @@ __all__ = [
     "run_stage",
     "run_when",
     "stage",
+    "unexecuted",
     "workflow",
 ]

@@ -14,10 +14,12 @@ from uuid import UUID
 
 import orjson
 
-from kernel.errors import BlobMissingError, RunNotFoundError
+from kernel.errors import RunNotFoundError
 from tenancy import Call, Row, TenantTransaction, load_sql
 
 SQL = load_sql(__file__)
+# The code of a run that cannot go on because a payload of its is gone.
+PAYLOAD_LOST = "PAYLOAD_LOST"
 # What `tenantry.inline_payload_bytes()` says as well, for runs that come from SQL.
 INLINE_BYTES = 256 * 1024
 # The run, and the SHA-256 of the payload's JSON text in UTF-8.
@@ -102,52 +104,50 @@ def reference_to(section: str, items: Sequence[Mapping[str, Any]]) -> Call:
     return SQL[section], {"run_ids": run_ids, "items": orjson.dumps(list(items)).decode()}
 
 
-async def fetch(store: BlobStore, tx: TenantTransaction, keys: Iterable[BlobKey]) -> Mapping[BlobKey, str]:
-    """Return the payloads of all keys; asks nobody when there are none.
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What became of payloads that were looked for: those that are there, and those that their store has lost.
 
-    Raises:
-        RunNotFoundError: a run was purged since the reference to its payload was read.
-        BlobMissingError: the store has lost one.
+    What went with its run is neither.
+    """
+
+    contents: Mapping[BlobKey, str]
+    lost: frozenset[BlobKey] = frozenset()
+
+
+async def find(store: BlobStore, tx: TenantTransaction, keys: Iterable[BlobKey]) -> Found:
+    """Look for payloads; one that is missing is no other's fault. Asks nobody when there are none to look for.
+
+    A purge takes a run and its payloads in one transaction: a later statement tells what is lost from what is gone.
     """
     wanted = set(keys)
-    found = await _fetch_existing(store, tx, wanted)
-    for run_id, _ in wanted - found.keys():
-        raise RunNotFoundError(run_id)
-    return found
-
-
-async def _fetch_existing(
-    store: BlobStore, tx: TenantTransaction, wanted: Collection[BlobKey]
-) -> Mapping[BlobKey, str]:
-    """Return the payloads without those of runs that were purged since the references were read.
-
-    A purge takes a run and its payloads in one transaction: where a payload is missing, a later statement tells which.
-    """
     if not wanted:
-        return {}
-    found = await store.get(tx, wanted)
-    missing = sorted(key for key in wanted if key not in found)
-    if missing:
-        rows = await tx.fetch_all(SQL["existing"], run_ids=[run_id for run_id, _ in missing])
-        existing = {row["run_id"] for row in rows}
-        for run_id, digest in missing:
-            if run_id in existing:
-                raise BlobMissingError(run_id, digest.hex())
-    return found
+        return Found({})
+    contents = await store.get(tx, wanted)
+    missing = wanted - contents.keys()
+    if not missing:
+        return Found(contents)
+    rows = await tx.fetch_all(SQL["existing"], run_ids=sorted({run_id for run_id, _ in missing}))
+    existing = {row["run_id"] for row in rows}
+    return Found(contents, frozenset(key for key in missing if key[0] in existing))
+
+
+def loss(what: str, digest: bytes) -> str:
+    """Return the error of a run that cannot go on without a payload."""
+    return f"{PAYLOAD_LOST}: {what} is not in the blob store ({digest.hex()[:12]})"
 
 
 async def with_inputs(store: BlobStore, tx: TenantTransaction, rows: Sequence[Row]) -> list[Row]:
     """Return rows of locked runs with the input and config that are not in them; rows without such columns as they are.
 
-    Raises:
-        BlobMissingError: the store has lost one.
+    Where one is lost, the row's `lost` says so (see `filled`) and the column stays None.
     """
     lacking = sorted({row["run_id"] for row in rows if _lacks_payload(row)})
     if not lacking:
         return list(rows)
     referring = {row["run_id"]: row for row in await tx.fetch_all(SQL["digests_of_runs"], run_ids=lacking)}
     columns = ("input", "config")
-    contents = await fetch(
+    found = await find(
         store,
         tx,
         (
@@ -157,45 +157,49 @@ async def with_inputs(store: BlobStore, tx: TenantTransaction, rows: Sequence[Ro
             if row[f"{column}_digest"] is not None
         ),
     )
-    return [filled(row, referring.get(row["run_id"], {}), contents, columns) for row in rows]
+    return [filled(row, referring.get(row["run_id"], {}), found, columns) for row in rows]
 
 
 async def step_results(
     aside: PutAside, tx: TenantTransaction, steps: Iterable[tuple[UUID, str, str]]
-) -> Mapping[tuple[UUID, str, str], str]:
+) -> Mapping[tuple[UUID, str, str], str | None]:
     """Return those results of (run, stage, step) that are not in their rows, from what was put aside or from its store.
 
-    Steps that are gone, with their run or by a redrive, are left out. Raises:
-        BlobMissingError: the store has lost one.
+    One that is lost is None; steps that are gone, with their run or by a redrive, are left out.
     """
     items = [{"run_id": run_id, "stage_id": stage_id, "step_id": step_id} for run_id, stage_id, step_id in steps]
     if not items:
         return {}
     section, arguments = reference_to("digests_of_steps", items)
     rows = await tx.fetch_all(section, **arguments)
-    keys = {(row["run_id"], row["result_digest"]) for row in rows}
-    contents = {**aside.contents, **await _fetch_existing(aside.store, tx, keys - aside.contents.keys())}
-    return {
-        (row["run_id"], row["stage_id"], row["step_id"]): contents[row["run_id"], row["result_digest"]]
-        for row in rows
-        if (row["run_id"], row["result_digest"]) in contents
+    keys = {(row["run_id"], row["stage_id"], row["step_id"]): (row["run_id"], row["result_digest"]) for row in rows}
+    found = await find(aside.store, tx, set(keys.values()) - aside.contents.keys())
+    contents = {**aside.contents, **found.contents}
+    return {step: contents.get(key) for step, key in keys.items() if key in contents or key in found.lost}
+
+
+def filled(row: Row, digests: Mapping[str, Any], found: Found, columns: Iterable[str]) -> Row:
+    """Return a row with the payloads of `columns` that it lacks; `digests` holds `<column>_digest`.
+
+    Where some are lost it has a `lost` as well: their columns, each with its digest.
+    """
+    keys: dict[str, BlobKey] = {
+        name: (row["run_id"], digests[f"{name}_digest"])
+        for name in columns
+        if name in row and row[name] is None and digests.get(f"{name}_digest") is not None
     }
-
-
-def filled(row: Row, digests: Mapping[str, Any], contents: Mapping[BlobKey, str], columns: Iterable[str]) -> Row:
-    """Return a row with the payloads of `columns` that it lacks; `digests` holds `<column>_digest`."""
-    lacking = [name for name in columns if name in row and row[name] is None and digests.get(f"{name}_digest")]
-    if not lacking:
-        return row
-    return {**row, **{name: contents[row["run_id"], digests[f"{name}_digest"]] for name in lacking}}
+    had = {name: found.contents[key] for name, key in keys.items() if key in found.contents}
+    lost = {name: key[1] for name, key in keys.items() if key in found.lost}
+    return {**row, **had, **({"lost": lost} if lost else {})} if had or lost else row
 
 
 async def with_contents(store: BlobStore, tx: TenantTransaction, rows: Sequence[Row], *columns: str) -> list[Row]:
     """Return rows, which hold `run_id` and `<column>_digest`, with the payloads of `columns` that they lack.
 
+    Where one is lost, the row's `lost` says so (see `filled`) and the column stays None.
+
     Raises:
         RunNotFoundError: a run was purged since its rows were read.
-        BlobMissingError: the store has lost one.
     """
     keys = [
         (row["run_id"], row[f"{column}_digest"])
@@ -205,8 +209,10 @@ async def with_contents(store: BlobStore, tx: TenantTransaction, rows: Sequence[
     ]
     if not keys:
         return list(rows)
-    contents = await fetch(store, tx, keys)
-    return [filled(row, row, contents, columns) for row in rows]
+    found = await find(store, tx, keys)
+    for run_id, _ in set(keys) - found.contents.keys() - found.lost:
+        raise RunNotFoundError(run_id)
+    return [filled(row, row, found, columns) for row in rows]
 
 
 def _lacks_payload(row: Row) -> bool:

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from kernel.blobs import PAYLOAD_LOST
 from kernel.changes import Changes
 from kernel.command import REPLAY_MARGIN
 from kernel.definition.workflow import Place, PlacedStage, Workflow
@@ -47,7 +48,7 @@ NO_LEASES = LeaseBudget(worker_id="", left=0)
 class RunDraft:
     """One run of the transaction; `stages` holds the rows that exist, kept up to date with every move.
 
-    `waited_ms` is how long a run that starts here was due.
+    `waited_ms` is how long a run that starts here was due, `lost` the error of one that lacks a payload to go on with.
     """
 
     run: LockedRun
@@ -59,6 +60,7 @@ class RunDraft:
     run_config: str = "{}"
     leased: list[LeasedJob] = field(default_factory=list[LeasedJob])
     waited_ms: int = 0
+    lost: str | None = None
     _row: dict[str, Any] | None = None
 
     @property
@@ -152,6 +154,10 @@ class RunDraft:
         """Do what follows from the stages' states: open the next group, finish or fail the run, or nothing."""
         assert self.workflow is not None
         decision = decide(self.workflow, {stage.stage_id: stage.status for stage in self.stages.values()})
+        if self.lost is not None and decision.action in ("advanced", "completed"):
+            # What comes next is made of what is gone.
+            self.finish(RunStatus.FAILED, error={"code": PAYLOAD_LOST, "message": self.lost, "stage_id": None})
+            return Decision("failed")
         if decision.action == "advanced":
             assert decision.next_group is not None
             self.open_group(self.workflow.groups[decision.next_group - 1], leases)
@@ -338,17 +344,6 @@ class RunDraft:
             self.move_job(stage, JobStatus.FAILED, attempt=job_attempt, last_error=error)
         self.emit(EventType.STAGE_FAILED, stage_id=stage.stage_id, attempt=stage.attempt, code=code, error=error)
         self.finish(RunStatus.FAILED, error={"code": code, "message": error, "stage_id": stage.stage_id})
-
-    def give_up(self, error: str, code: str) -> None:
-        """Fail the run and every stage that is still active, and clear its jobs away."""
-        for stage in self.stages.values():
-            if stage.status not in TERMINAL_STAGE_STATUSES:
-                self.settle_stage(stage, StageStatus.FAILED, None, error_message=error)
-                self.drop_job(stage.stage_id)
-                self.emit(
-                    EventType.STAGE_FAILED, stage_id=stage.stage_id, attempt=stage.attempt, code=code, error=error
-                )
-        self.finish(RunStatus.FAILED, error={"code": code, "message": error, "stage_id": None})
 
     def annotate(self, stage: StageRow, annotations: Iterable[Annotation], *, is_news: bool = True) -> None:
         """Keep the annotations that a body made, each with its event if it is news."""

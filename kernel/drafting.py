@@ -1,13 +1,13 @@
 """Turns locked rows of jobs and runs into drafts, and clears away the jobs whose run is gone."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from kernel.blobs import with_inputs
+from kernel.blobs import loss, with_inputs
 from kernel.changes import Changes
 from kernel.command import Scope
 from kernel.draft import RunDraft
-from kernel.locking import StageRow, existing_runs, load_stages, locked_run
+from kernel.locking import StageRow, existing_runs, first_loss, load_stages, locked_run
 from tenancy import Row, TenantTransaction
 
 
@@ -38,7 +38,7 @@ async def draft_held_runs(
 def draft_of(row: Row, changes: Changes, stages: dict[str, StageRow], scope: Scope) -> RunDraft:
     """Return the draft of a run from its locked row and its stages.
 
-    Input and config are taken where the row has them.
+    Input and config are taken where the row has them; one that is lost, or an output that is, is the draft's `lost`.
     """
     run = locked_run(row)
     return RunDraft(
@@ -47,6 +47,13 @@ def draft_of(row: Row, changes: Changes, stages: dict[str, StageRow], scope: Sco
         scope.registry.find(run.workflow_id, run.version),
         stages,
         outputs={stage.stage_id: stage.output for stage in stages.values() if stage.output is not None},
-        run_input=row.get("input", "null"),
-        run_config=row.get("config", "{}"),
+        run_input=row.get("input") or "null",
+        run_config=row.get("config") or "{}",
+        lost=loss_of(row) or first_loss(stages.values()),
     )
+
+
+def loss_of(row: Row) -> str | None:
+    """Return the error of a run whose input or config `with_inputs` did not find; None when it has both."""
+    lost: Mapping[str, bytes] = row.get("lost", {})
+    return next((loss(f"the run's {column}", digest) for column, digest in lost.items()), None)

@@ -39,6 +39,7 @@ KernelError
         ├── StepKindMismatchError
         ├── StepNotReplaySafeError
         ├── StepResultNotSerializableError
+        ├── StepResultLostError
         ├── StepModelMismatchError
         ├── StepTimeoutError
         ├── StepLeaseLostError

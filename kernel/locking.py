@@ -13,7 +13,8 @@ from uuid import UUID
 
 import orjson
 
-from kernel.blobs import BlobStore, fetch, with_contents
+from kernel.blobs import BlobStore, find, loss, with_contents
+from kernel.errors import BlobMissingError
 from kernel.states import JobStatus, RunStatus, StageStatus
 from tenancy import Call, Row, TenantTransaction, load_sql
 
@@ -47,7 +48,10 @@ class LockedRun:
 
 @dataclass(slots=True)
 class StageRow:
-    """A stage of a locked run; once it is COMPLETED, `output` is JSON text, or `output_digest` says where that is."""
+    """A stage of a locked run; once it is COMPLETED, `output` is JSON text, or `output_digest` says where that is.
+
+    `lost` is the error of whoever needs the output, when it was looked for in vain.
+    """
 
     stage_id: str
     group: int
@@ -58,6 +62,7 @@ class StageRow:
     max_attempts: int
     output: str | None = None
     output_digest: bytes | None = None
+    lost: str | None = None
     settled_attempt: int | None = None
     settled_started_at: datetime | None = None
     updated_at: datetime | None = None
@@ -145,15 +150,22 @@ async def load_stages(
 
 
 async def load_outputs(tx: TenantTransaction, stages: Iterable[tuple[UUID, StageRow]], blobs: BlobStore) -> None:
-    """Fill in the outputs that are too large for the rows of these stages of locked runs."""
+    """Fill in the outputs that are too large for the rows of these stages of locked runs; mark those that are lost."""
     lacking = [
         ((run_id, stage.output_digest), stage)
         for run_id, stage in stages
         if stage.output is None and stage.output_digest is not None
     ]
-    contents = await fetch(blobs, tx, [key for key, _ in lacking])
+    found = await find(blobs, tx, [key for key, _ in lacking])
     for key, stage in lacking:
-        stage.output = contents[key]
+        stage.output = found.contents.get(key)
+        if stage.output is None:
+            stage.lost = loss(f"the output of stage {stage.stage_id!r}", key[1])
+
+
+def first_loss(stages: Iterable[StageRow]) -> str | None:
+    """Return the error of a run that needs all of these outputs; None when each was found."""
+    return next((stage.lost for stage in stages if stage.lost is not None), None)
 
 
 async def recall_attempts(tx: TenantTransaction, runs: Iterable[LockedRun]) -> None:
@@ -175,11 +187,18 @@ async def existing_runs(tx: TenantTransaction, run_ids: Sequence[UUID]) -> set[U
 async def load_payloads(
     tx: TenantTransaction, run_ids: Sequence[UUID], blobs: BlobStore
 ) -> dict[UUID, tuple[str, str]]:
-    """Return the JSON texts of input and config of these runs."""
+    """Return the JSON texts of input and config of these runs.
+
+    Raises:
+        BlobMissingError: the store has lost one.
+    """
     if not run_ids:
         return {}
     rows = await tx.fetch_all(SQL["payloads_of_runs"], run_ids=sorted(set(run_ids)))
     rows = await with_contents(blobs, tx, rows, "input", "config")
+    for row in rows:
+        for digest in row.get("lost", {}).values():
+            raise BlobMissingError(row["run_id"], digest.hex())
     return {row["run_id"]: (row["input"], row["config"]) for row in rows}
 
 

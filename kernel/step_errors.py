@@ -51,6 +51,13 @@ class StepResultNotSerializableError(StepError):
     code = "step_result_not_serializable"
 
 
+class StepResultLostError(StepError):
+    """An operator must look: the step is completed, and what it answered with is in the blob store no more."""
+
+    code = "step_result_lost"
+    is_retryable = False
+
+
 class StepModelMismatchError(StepError):
     """The author must act: what is stored for the step does not fit the model asked for."""
 

@@ -34,7 +34,7 @@ from kernel import (
     WorkerTick,
     claim_named,
     execute_leased,
-    ghost,
+    unexecuted,
 )
 from tenancy import Database, DatabaseSettings, DatabaseUnavailableError
 
@@ -86,7 +86,7 @@ class Serverless:
             async with who.transactions() as tx:
                 job = await claim_named(JobExecute(run_id, stage_id), who.worker_id, tx, who.scope)
             if isinstance(job, GhostJob):
-                return ghost(job.reason)
+                return unexecuted(job)
             async with self._beating(who, [job]):
                 return await execute_leased(job, who)
 

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import ClassVar
 from uuid import UUID
 
+from kernel.blobs import PAYLOAD_LOST
 from kernel.changes import Changes
 from kernel.command import Command, Scope, handles
 from kernel.definition.registry import Registry
@@ -29,11 +30,15 @@ DEFERRAL = timedelta(seconds=60)
 
 @dataclass(frozen=True, slots=True)
 class GhostJob:
-    """A job that must not run, and why: `orphan`, `race` or `version`."""
+    """A job that must not run, and why: `orphan`, `race` or `version`; or `lost`, which its run has failed with.
+
+    `lost`: a payload that the body needs is in its store no more; `error` says which.
+    """
 
     run_id: UUID
     stage_id: str
     reason: str
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +93,10 @@ def leased_of(drafts: Sequence[RunDraft]) -> tuple[LeasedJob, ...]:
 async def lease_jobs(
     rows: Sequence[Row], leases: LeaseBudget, changes: Changes, tx: TenantTransaction, scope: Scope
 ) -> tuple[list[RunDraft], tuple[GhostJob, ...]]:
-    """Lease the locked jobs; jobs of runs that are gone or over are removed, those nobody here serves are deferred."""
+    """Lease the locked jobs; jobs of runs that are gone or over are removed, those nobody here serves are deferred.
+
+    A run that lacks a payload fails, by itself.
+    """
     drafts, gone = await draft_held_runs(rows, changes, tx, scope)
     ghosts = [GhostJob(row["run_id"], row["stage_id"], "orphan") for row in gone]
     for row in rows:
@@ -118,6 +126,9 @@ def lease_one(draft: RunDraft, row: Row, leases: LeaseBudget) -> GhostJob | None
     if stage.status is not (StageStatus.SUSPENDED if row["replay"] else StageStatus.PENDING):
         draft.drop_job(stage_id)
         return GhostJob(draft.run.run_id, stage_id, "orphan")
+    if draft.lost is not None:
+        draft.fail(stage, row["job_attempt"], draft.lost, PAYLOAD_LOST)
+        return GhostJob(draft.run.run_id, stage_id, "lost", draft.lost)
     if not leases.take():
         return None
     wait_ms = waited_ms(row["available_at"], draft.now)

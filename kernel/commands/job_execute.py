@@ -96,7 +96,7 @@ async def execute_between(command: JobExecute, transactions: Transactions, scope
         tenant_id = tx.tenant_id
         job = await claim_named(command, worker_id, tx, scope)
     if isinstance(job, GhostJob):
-        return ghost(job.reason)
+        return unexecuted(job)
     return await execute_leased(job, Execution(worker_id, tenant_id, transactions, scope))
 
 
@@ -206,8 +206,13 @@ async def claim_named(command: JobExecute, worker_id: str, tx: TenantTransaction
     return ghost if ghost is not None else draft.leased[0]
 
 
-def ghost(reason: str) -> JobExecuted:
+def unexecuted(job: GhostJob) -> JobExecuted:
     """Return the answer for a job that must not run."""
+    return JobExecuted("failed", error=job.error) if job.reason == "lost" else ghost(job.reason)
+
+
+def ghost(reason: str) -> JobExecuted:
+    """Return the answer for an execution that its run does not want."""
     return JobExecuted("failed", ghost=True, ghost_reason=reason)
 
 

@@ -32,7 +32,7 @@ from kernel.execution.outcome import (
 )
 from kernel.fencing import Fenced, Hold, lock_fenced
 from kernel.jobs import LeasedJob
-from kernel.locking import StageRow, load_outputs, load_stages, recall_attempts
+from kernel.locking import StageRow, first_loss, load_outputs, load_stages, recall_attempts
 from kernel.states import TERMINAL_RUN_STATUSES, TERMINAL_STAGE_STATUSES, JobStatus, RunStatus, StageStatus
 from kernel.suspension import suspend
 from tenancy import Row, TenantTransaction, load_sql
@@ -121,6 +121,7 @@ class SettleBatch:
                 outputs,
                 run_input=job.run_input,
                 run_config=job.run_config,
+                lost=first_loss(stages.values()),
             )
         return draft
 

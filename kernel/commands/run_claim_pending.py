@@ -10,13 +10,14 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from kernel import payloads
-from kernel.blobs import with_inputs
+from kernel.blobs import PAYLOAD_LOST, with_inputs
 from kernel.changes import Changes
 from kernel.command import Command, Scope, handles
 from kernel.commands.due_promote import promotions
 from kernel.definition.registry import Registry
 from kernel.definition.workflow import Workflow
 from kernel.draft import NO_LEASES, LeaseBudget, RunDraft
+from kernel.drafting import loss_of
 from kernel.errors import InvalidConfigError, InvalidInputError
 from kernel.jobs import waited_ms
 from kernel.lanes import EVERYWHERE, Look, Pair, Sight, lane_items, sight_of
@@ -41,7 +42,7 @@ class ClaimedRun:
 class RunsClaimed:
     """The runs that were started, oldest rank first.
 
-    `refused` are those that failed because of their input or config.
+    `refused` are those that failed because of their input or config, unfit or lost.
     """
 
     claimed: tuple[ClaimedRun, ...]
@@ -150,6 +151,9 @@ def _pin(run: LockedRun, registry: Registry) -> Workflow | None:
 
 
 def _refusal(workflow: Workflow, payload: Row) -> dict[str, object] | None:
+    lost = loss_of(payload)
+    if lost is not None:
+        return {"code": PAYLOAD_LOST, "message": lost, "stage_id": None}
     try:
         workflow.check_input_json(payload["input"])
         workflow.check_config_json(payload["config"])

@@ -10,7 +10,8 @@ from kernel.changes import Changes
 from kernel.command import Command, KernelLimits, Scope, handles
 from kernel.definition.workflow import Workflow
 from kernel.draft import NO_LEASES, RunDraft
-from kernel.locking import LockedRun, StageRow, load_stages, lock_runs, locked_run, recall_attempts
+from kernel.events import EventType
+from kernel.locking import LockedRun, StageRow, first_loss, load_stages, lock_runs, locked_run, recall_attempts
 from kernel.states import TERMINAL_STAGE_STATUSES, JobStatus, RunStatus, StageStatus
 from tenancy import TenantTransaction, load_sql
 
@@ -70,12 +71,13 @@ def _reap(run: LockedRun, stages: dict[str, StageRow], changes: Changes, scope: 
     if workflow is None or not _is_stuck(run, stages, scope.limits):
         return "left"
     outputs = {stage.stage_id: stage.output for stage in stages.values() if stage.output is not None}
-    draft = RunDraft(run, changes, workflow, stages, outputs)
+    lost = first_loss(stages.values())
+    draft = RunDraft(run, changes, workflow, stages, outputs, lost=lost)
     if draft.advance(NO_LEASES).action != "noop":
         return "healed"
     if _requeue(draft, workflow, stages):
         return "healed"
-    draft.give_up(f"{STUCK}: nothing about the run could move any more", STUCK)
+    _give_up(draft, f"{STUCK}: nothing about the run could move any more")
     return "failed"
 
 
@@ -106,3 +108,13 @@ def _requeue(draft: RunDraft, workflow: Workflow, stages: Mapping[str, StageRow]
         if one is not None:
             draft.enqueue(one)
     return True
+
+
+def _give_up(draft: RunDraft, error: str) -> None:
+    """Fail the run and every stage that is still active, and clear its jobs away."""
+    for stage in draft.stages.values():
+        if stage.status not in TERMINAL_STAGE_STATUSES:
+            draft.settle_stage(stage, StageStatus.FAILED, None, error_message=error)
+            draft.drop_job(stage.stage_id)
+            draft.emit(EventType.STAGE_FAILED, stage_id=stage.stage_id, attempt=stage.attempt, code=STUCK, error=error)
+    draft.finish(RunStatus.FAILED, error={"code": STUCK, "message": error, "stage_id": None})

@@ -18,6 +18,7 @@ from kernel.commands.run_claim_pending import UNPINNED, definition_item
 from kernel.definition.workflow import Place, Workflow
 from kernel.draft import RunDraft
 from kernel.errors import (
+    BlobMissingError,
     FieldError,
     InvalidOutputError,
     InvalidRequestError,
@@ -28,7 +29,7 @@ from kernel.errors import (
 )
 from kernel.events import EventType
 from kernel.idempotency import KeyedRequest, key_faults
-from kernel.locking import LockedRun, StageRow, load_payloads, load_stages, lock_run, recall_attempts
+from kernel.locking import LockedRun, StageRow, first_loss, load_payloads, load_stages, lock_run, recall_attempts
 from kernel.redriving import RedriveFrom, RedriveKind, Resumption, resume
 from kernel.states import TERMINAL_RUN_STATUSES
 from tenancy import Call, TenantTransaction, load_sql
@@ -63,7 +64,7 @@ class RunRedrive(Command[RunRedriven]):
 
     Raises:
         InvalidRequestError: an unknown kind, a `stage_id` where none belongs or that was not reached, or a version that
-            the run's input, config or outputs do not fit.
+            the run's input, config or outputs do not fit, or that cannot be checked because one of them is lost.
         UnknownStageError: the version that the run goes on with has no such stage.
         UnknownVersionError: it is not registered here.
         IdempotencyKeyReusedError: the key stands for another request.
@@ -186,18 +187,25 @@ async def _check_fit(
     run: LockedRun, workflow: Workflow, kept: Sequence[Place], tx: TenantTransaction, scope: Scope
 ) -> None:
     """Refuse a version for which the run's payloads were never meant, before it fails on them stage by stage."""
-    given, config = (await load_payloads(tx, [run.run_id], scope.blobs))[run.run_id]
     stages = (await load_stages(tx, [run.run_id], scope.blobs))[run.run_id]
+    lost = first_loss(stages[place.stage_id] for place in kept)
+    if lost is not None:
+        raise _misfit(workflow, lost)
     try:
+        given, config = (await load_payloads(tx, [run.run_id], scope.blobs))[run.run_id]
         workflow.check_input_json(given)
         workflow.check_config_json(config)
         for place in kept:
             placed, output = workflow.placed(place.stage_id), stages[place.stage_id].output
             if placed is not None and output is not None:
                 placed.stage.decode_output(output)
-    except (InvalidRequestError, InvalidOutputError) as refused:
-        message = f"the run does not fit version {workflow.definition_version!r}: {refused}"
-        raise InvalidRequestError([FieldError("/definition_version", "does_not_fit", message)]) from None
+    except (InvalidRequestError, InvalidOutputError, BlobMissingError) as refused:
+        raise _misfit(workflow, str(refused)) from None
+
+
+def _misfit(workflow: Workflow, why: str) -> InvalidRequestError:
+    message = f"the run does not fit version {workflow.definition_version!r}: {why}"
+    return InvalidRequestError([FieldError("/definition_version", "does_not_fit", message)])
 
 
 def _times_begun(stage: StageRow) -> int:

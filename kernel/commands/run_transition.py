@@ -8,7 +8,7 @@ from kernel.changes import Changes
 from kernel.command import Command, Scope, handles
 from kernel.draft import NO_LEASES, RunDraft
 from kernel.errors import RunNotFoundError
-from kernel.locking import load_stages, lock_run, recall_attempts
+from kernel.locking import first_loss, load_stages, lock_run, recall_attempts
 from kernel.states import RunStatus
 from kernel.transition import Action
 from tenancy import TenantTransaction
@@ -48,7 +48,7 @@ async def run_transition(command: RunTransition, tx: TenantTransaction, scope: S
     stages = (await load_stages(tx, [run.run_id], scope.blobs))[run.run_id]
     await recall_attempts(tx, [run])
     outputs = {stage.stage_id: stage.output for stage in stages.values() if stage.output is not None}
-    draft = RunDraft(run, Changes(scope.blobs), workflow, stages, outputs)
+    draft = RunDraft(run, Changes(scope.blobs), workflow, stages, outputs, lost=first_loss(stages.values()))
     decision = draft.advance(NO_LEASES)
     await draft.changes.write(tx)
     return RunTransitioned(decision.action, decision.next_group)

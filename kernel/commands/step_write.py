@@ -5,7 +5,7 @@ An outcome needs the step's own attempt; everything else needs the stage's lease
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 from uuid import UUID
 
 import orjson
@@ -22,6 +22,8 @@ from kernel.states import RunStatus
 from tenancy import Row, TenantTransaction, load_sql
 
 SQL = load_sql(__file__)
+# A run, a stage of it and a step of that.
+Place: TypeAlias = tuple[UUID, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +62,10 @@ async def step_write(command: StepWrite, tx: TenantTransaction, scope: Scope) ->
 async def read_steps(
     tx: TenantTransaction, run_id: UUID, stage_id: str, blobs: BlobStore = POSTGRES_BLOBS
 ) -> list[StepRow]:
-    """Return every step of a stage, in the order of their first use.
+    """Return every step of a stage, in the order of their first use; one whose result is lost says so.
 
     Raises:
         RunNotFoundError: the run was purged between two statements.
-        BlobMissingError: the store has lost a result.
     """
     rows = await tx.fetch_all(SQL["ledger"], run_id=run_id, stage_id=stage_id)
     rows = await with_contents(blobs, tx, rows, "result")
@@ -91,10 +92,8 @@ async def follow_up(
 ) -> tuple[StepAnswer, ...]:
     """Do what is left to do, and return the answers with the results that are not in their rows.
 
-    Those are read from what was put aside, or from its store; a step that is gone meanwhile is answered as its run.
-
-    Raises:
-        BlobMissingError: the store has lost a result.
+    Those are read from what was put aside, or from its store. A step whose result is lost says so in its row; one that
+    is gone meanwhile is answered as its run.
     """
     refused = [op for op, answer in zip(ops, answers, strict=True) if _is_refused(op, answer)]
     if refused:
@@ -102,7 +101,7 @@ async def follow_up(
     lacking = [_place(op) for op, answer in zip(ops, answers, strict=True) if _lacks_result(op, answer)]
     results = await step_results(aside, tx, lacking)
     return tuple(
-        _with_result(answer, results.get(_place(op))) if _lacks_result(op, answer) else answer
+        _with_result(answer, _place(op), results) if _lacks_result(op, answer) else answer
         for op, answer in zip(ops, answers, strict=True)
     )
 
@@ -143,14 +142,15 @@ def _lacks_result(op: StepOp, answer: StepAnswer) -> bool:
     )
 
 
-def _with_result(answer: StepAnswer, result: str | None) -> StepAnswer:
-    if result is None or answer.row is None:
+def _with_result(answer: StepAnswer, place: Place, results: Mapping[Place, str | None]) -> StepAnswer:
+    if answer.row is None or place not in results:
         # Its run was purged, or redriven from its start, since the step was looked at: nobody waits for the answer.
         return StepAnswer("gone", answer.run_status, None)
-    return replace(answer, row=replace(answer.row, result=result))
+    result = results[place]
+    return replace(answer, row=replace(answer.row, result=result, is_lost=result is None))
 
 
-def _place(op: StepOp) -> tuple[UUID, str, str]:
+def _place(op: StepOp) -> Place:
     return op.fence.run_id, op.fence.stage_id, op.step_id
 
 
@@ -224,4 +224,5 @@ def _row(step_id: str, row: Row) -> StepRow:
         error=row["error"],
         error_type=row["error_type"],
         now=row["now"],
+        is_lost="lost" in row,
     )

@@ -35,7 +35,10 @@ class StepOp:
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """A step as the ledger holds it; `result` is JSON text. `now` is the database's clock when it was read."""
+    """A step as the ledger holds it; `result` is JSON text. `now` is the database's clock when it was read.
+
+    `is_lost`: it is completed, and its result is in the blob store no more.
+    """
 
     step_id: str
     seq: int | None
@@ -53,6 +56,7 @@ class StepRow:
     error: str | None
     error_type: str | None
     now: datetime
+    is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)

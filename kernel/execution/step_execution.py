@@ -26,6 +26,7 @@ from kernel.step_errors import (
     StepError,
     StepKindMismatchError,
     StepNotReplaySafeError,
+    StepResultLostError,
     error_name_of,
     stored_error,
 )
@@ -183,6 +184,9 @@ class StepExecution:
         return StepUse(name, seq, kind, row)
 
     def _raise_if_over(self) -> None:
+        if self._state.fatal is not None:
+            # The stage fails with it, whatever its body makes of it: nothing more begins.
+            raise self._state.fatal
         if self._state.is_over or self._state.is_abandoned:
             raise Suspension
 
@@ -229,6 +233,10 @@ class StepExecution:
         return row.kind != "run" or row.stage_attempt >= self._owner.stage_attempt or _is_unsafe(row)
 
     def _ended(self, row: StepRow, model: Any) -> Any:
+        if row.is_lost:
+            # Its effect has happened: no body may take this for a step that failed, and go on.
+            self._state.fatal = StepResultLostError(row.step_id, "its result is not in the blob store")
+            raise self._state.fatal
         if row.status == "completed":
             return decode(row.step_id, row.result, model)
         raise stored_error(row.step_id, str(row.error), row.error_type)

@@ -1,7 +1,8 @@
 """Reads one run: its row, its stages, or only how far it is."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -64,13 +65,17 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A run with its stages; `input`, `config`, `output` and `summary.error` are JSON texts."""
+    """A run with its stages; `input`, `config`, `output` and `summary.error` are JSON texts.
+
+    Payloads that are `lost` are None: their store has them no more, here are their digests.
+    """
 
     summary: RunSummary
-    input: str
-    config: str
+    input: str | None
+    config: str | None
     output: str | None
     stages: tuple[StageView, ...]
+    lost: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +92,7 @@ class RunProgress:
 
 
 async def run_get(tx: TenantTransaction, run_id: UUID, blobs: BlobStore = POSTGRES_BLOBS) -> RunView | None:
-    """Return the run with its stages; None when the bound tenant has no such run, or no longer.
-
-    Raises:
-        BlobMissingError: the store has lost a payload.
-    """
+    """Return the run with its stages; None when the bound tenant has no such run, or no longer."""
     row = await tx.fetch_one(SQL["run"], run_id=run_id)
     if row is None:
         return None
@@ -100,7 +101,8 @@ async def run_get(tx: TenantTransaction, run_id: UUID, blobs: BlobStore = POSTGR
     except RunNotFoundError:
         return None
     stages = () if row["status"] == RunStatus.PENDING else await stages_of(tx, run_id)
-    return RunView(summary_of(row), row["input"], row["config"], row["output"], stages)
+    lost: Mapping[str, bytes] = row.get("lost", {})
+    return RunView(summary_of(row), row["input"], row["config"], row["output"], stages, lost)
 
 
 def created_view(command: RunCreate, created: RunCreated) -> RunView | None:

@@ -11,12 +11,11 @@ SQL = load_sql(__file__)
 
 async def stage_outputs(
     tx: TenantTransaction, run_id: UUID, *, up_to_group: int, blobs: BlobStore = POSTGRES_BLOBS
-) -> Mapping[str, str]:
-    """Return the outputs (JSON text) of the completed stages up to a group, by stage id.
+) -> Mapping[str, str | None]:
+    """Return the outputs (JSON text) of the completed stages up to a group, by stage id; None for one that is lost.
 
     Raises:
         RunNotFoundError: the run was purged between two statements.
-        BlobMissingError: the store has lost an output.
     """
     rows = await tx.fetch_all(SQL["outputs"], run_id=run_id, up_to_group=up_to_group)
     rows = await with_contents(blobs, tx, rows, "output")

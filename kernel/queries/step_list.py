@@ -30,7 +30,10 @@ FIRST: Final = StepPosition(datetime(1970, 1, 1, tzinfo=UTC), "", 0, "")
 
 @dataclass(frozen=True, slots=True)
 class StepView:
-    """One step; `result` is JSON text. `seq` counts from 1 within an execution, None for a signal sent ahead."""
+    """One step; `result` is JSON text. `seq` counts from 1 within an execution, None for a signal sent ahead.
+
+    `is_lost`: there was a result, and its store has it no more.
+    """
 
     stage_id: str
     step_id: str
@@ -45,6 +48,7 @@ class StepView:
     deadline_at: datetime | None
     created_at: datetime
     completed_at: datetime | None
+    is_lost: bool = False
 
     @property
     def position(self) -> StepPosition:
@@ -77,7 +81,6 @@ async def step_list(  # noqa: PLR0913 - a page, and what of it
 
     Raises:
         RunNotFoundError: the run was purged between two statements.
-        BlobMissingError: the store has lost a result.
     """
     rows = await tx.fetch_all(
         SQL["page"],
@@ -99,7 +102,6 @@ async def step_get(
 
     Raises:
         RunNotFoundError: the run was purged between two statements.
-        BlobMissingError: the store has lost its result.
     """
     rows = await tx.fetch_all(SQL["one"], run_id=run_id, stage_id=stage_id, step_id=step_id)
     return next((_view(row) for row in await with_contents(blobs, tx, rows, "result")), None)
@@ -120,4 +122,5 @@ def _view(row: Row) -> StepView:
         deadline_at=row["deadline_at"],
         created_at=row["created_at"],
         completed_at=row["completed_at"],
+        is_lost="lost" in row,
     )

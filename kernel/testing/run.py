@@ -14,7 +14,7 @@ from kernel.commands.run_cancel import RunCancel, RunCancelled
 from kernel.commands.run_redrive import RunRedrive, RunRedriven
 from kernel.commands.step_signal import StepSignal, StepSignalled
 from kernel.commands.step_write import read_steps
-from kernel.errors import RunNotFoundError
+from kernel.errors import BlobMissingError, RunNotFoundError
 from kernel.execution.ledger import StepKind, StepRow, StepStatus
 from kernel.queries.run_events import run_events
 from kernel.queries.run_get import RunView, StageView, run_get
@@ -142,9 +142,13 @@ class HarnessRun:
         """Return the run's output as plain JSON data, or as the model given; None while there is none.
 
         Raises:
+            BlobMissingError: the store has lost it.
             pydantic.ValidationError: it does not fit the model.
         """
-        text = (await self._view()).output or "null"
+        view = await self._view()
+        if "output" in view.lost:
+            raise BlobMissingError(self.run_id, view.lost["output"].hex())
+        text = view.output or "null"
         return json.loads(text) if model is None else TypeAdapter(model).validate_json(text)
 
     async def error(self) -> RunFailure | None:

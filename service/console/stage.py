@@ -53,7 +53,8 @@ async def show_stage(visit: Visit) -> ASGIResponse:
             tx, run_id, limit=PAGE_SIZE, of_stage_id=stage.stage_id, most_bytes=MOST_BYTES
         )
         outputs = await stage_outputs(tx, run_id, up_to_group=stage.group)
-    config = orjson.loads(reading.run.config).get(stage_id)
+    config = orjson.loads(reading.run.config or "{}").get(stage_id)
+    given, is_lost = _input_of(visit.api.registry, reading.run, stage, outputs)
     context = {
         "reading": reading,
         "run": reading.run.summary,
@@ -61,8 +62,9 @@ async def show_stage(visit: Visit) -> ASGIResponse:
         "name": reading.names.get(stage.stage_id, stage.stage_id),
         "waits_here": [wait for wait in reading.waits if wait.stage_id in {None, stage_id}],
         "attempts": attempts_of(event for event in reading.lifecycle if event.stage_id == stage_id),
-        "input": json_text.shown(_input_of(visit.api.registry, reading.run, stage, outputs)),
+        "input": json_text.shown(given),
         "output": json_text.shown(outputs.get(stage.stage_id)),
+        "is_lost": {"input": is_lost, "output": outputs.get(stage.stage_id, "") is None},
         "config": json_text.shown(orjson.dumps(config).decode()) if config is not None else None,
         "steps": shown_steps(steps),
         "has_more_steps": has_more_steps,
@@ -90,10 +92,23 @@ def attempts_of(events: Iterable[EventView]) -> list[Attempt]:
     return attempts
 
 
-def _input_of(registry: Registry, run: RunView, stage: StageView, outputs: Mapping[str, str]) -> str | None:
-    """Return what the stage was given; None where this build does not know the run's definition."""
+def _input_of(
+    registry: Registry, run: RunView, stage: StageView, outputs: Mapping[str, str | None]
+) -> tuple[str | None, bool]:
+    """Return what the stage was given and whether some of that is lost.
+
+    None then, and where this build does not know the run's definition.
+    """
     workflow = registry.find(run.summary.workflow_id, run.summary.version or "")
-    return None if workflow is None else stage_input(workflow, stage.group, outputs, run.input)
+    if workflow is None:
+        return None, False
+    earlier = {placed.stage.id for placed in workflow.stages if placed.group < stage.group}
+    made = {stage_id: text for stage_id, text in outputs.items() if text is not None}
+    if any(stage_id in earlier and stage_id not in made for stage_id in outputs):
+        return None, True
+    # No JSON text is empty.
+    given = stage_input(workflow, stage.group, made, run.input or "")
+    return given or None, not given
 
 
 ROUTES: Final = (show_stage,)

@@ -183,7 +183,7 @@ async def _input_like(visit: Visit, tx: TenantTransaction, like: str) -> Any:
     # What another run was given may only be seen by those who may read runs.
     if run is None or not visit.may(Scope.RUNS_READ):
         raise no_such_run()
-    return json.loads(run.input)
+    return None if run.input is None else json.loads(run.input)
 
 
 def _path(name: str) -> str:

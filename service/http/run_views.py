@@ -1,7 +1,7 @@
 """Runs, stages, steps and events as JSON objects; payloads go in as the text they are stored as."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -54,7 +54,14 @@ def run_object(view: RunView, names: Mapping[str, str]) -> dict[str, Any]:
         "config": fragment(view.config),
         "output": fragment(view.output),
         "stages": [_stage_object(stage, names.get(stage.stage_id, stage.stage_id)) for stage in view.stages],
+        **lost_payloads(view.lost),
     }
+
+
+def lost_payloads(names: Iterable[str]) -> dict[str, list[str]]:
+    """Return what an object says of payloads that are null because their store has lost them; nothing of none."""
+    lost = sorted(names)
+    return {"lost_payloads": lost} if lost else {}
 
 
 def event_object(run_id: UUID, event: EventView) -> dict[str, Any]:
@@ -118,6 +125,7 @@ def step_object(step: StepView) -> dict[str, Any]:
         "error": step.error,
         "lease_expires_at": step.lease_expires_at,
         "deadline_at": step.deadline_at,
+        **lost_payloads(["result"] if step.is_lost else []),
     }
 
 

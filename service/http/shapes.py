@@ -14,6 +14,8 @@ from service.auth import Scope
 
 # Above 10,000 things are no longer counted.
 Count = int | Literal["10000+"]
+_LOST = "Only where some are null because their store has them no more: which."
+LostPayloads = Annotated[list[str] | None, Field(description=_LOST)]
 
 
 class Shape(BaseModel):
@@ -109,9 +111,10 @@ class Run(RunListed):
     """A run with its payloads and stages."""
 
     input: Any
-    config: dict[str, Any]
+    config: dict[str, Any] | None
     output: Any
     stages: list[Stage]
+    lost_payloads: LostPayloads = None
 
 
 class RunPage(Shape):
@@ -156,6 +159,7 @@ class Step(Shape):
     error: str | None
     lease_expires_at: datetime | None
     deadline_at: datetime | None
+    lost_payloads: LostPayloads = None
 
 
 class StepPage(Shape):

@@ -1,8 +1,9 @@
 """Whether payloads and references match: nothing kept that nobody refers to, nothing referred to that is not kept."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from psycopg import AsyncConnection
@@ -65,3 +66,18 @@ async def purge_all(worker: HandWorker) -> None:
     """Purge what is over of a worker's tenant."""
     async with worker.transaction() as tx:
         await worker.kernel.dispatch(RunPurge(datetime.now(UTC) + timedelta(days=1)), tx)
+
+
+async def lose(superuser: AsyncConnection, run_id: UUID) -> list[tuple[Any, ...]]:
+    """Take every payload of a run out of the store; returns what `bring_back` takes."""
+    query = "delete from tenantry.workflow_blobs where run_id = %s returning tenant_id, run_id, digest, content"
+    rows = await (await superuser.execute(query, (run_id,))).fetchall()
+    assert rows, "it had none"
+    return rows
+
+
+async def bring_back(superuser: AsyncConnection, rows: Iterable[tuple[Any, ...]]) -> None:
+    """Put payloads into the store again, as from a backup."""
+    query = "insert into tenantry.workflow_blobs (tenant_id, run_id, digest, content) values (%s, %s, %s, %s)"
+    for row in rows:
+        await superuser.execute(query, row)

@@ -180,3 +180,26 @@ class TestHostilePayloads:
         assert len(page) < 100_000
         whole = await (await signed_in()).get(f"/console/runs/{run}/payload?of=input")
         assert json.loads(whole.text)["text"] == "x" * 60_000
+
+
+async def test_pages_of_a_run_say_which_payloads_are_lost(
+    signed_in: SignIn, api: httpx.AsyncClient, superuser: psycopg.AsyncConnection, tenant: UUID
+) -> None:
+    run = await start(api)
+    await superuser.execute(
+        "insert into tenantry.workflow_stages (tenant_id, run_id, stage_id, group_number, number, status, attempt,"
+        " max_attempts, output_digest) values (%s, %s, 'say', 1, 1, 'COMPLETED', 1, 1, 'one'::bytea)",
+        (tenant, run),
+    )
+    await superuser.execute(
+        "update tenantry.workflow_runs set input = null, input_digest = 'two', output_digest = 'three', ready = false,"
+        " status = 'COMPLETED' where run_id = %s",
+        (run,),
+    )
+    client = await signed_in()
+    lost = "The store of payloads has lost it."
+    for page in ("", "/stage?id=say"):
+        shown = await client.get(f"/console/runs/{run}{page}")
+        assert (shown.status_code, shown.text.count(lost)) == (200, 2)
+    assert (await client.get(f"/console/runs/{run}/payload?of=input")).status_code == 404
+    assert (await client.get(f"/console/workflows/anything/start?like={run}")).status_code == 200

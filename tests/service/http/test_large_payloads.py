@@ -14,6 +14,7 @@ import pytest
 from kernel import Registry, StageContext, stage, workflow
 from service.settings import Settings
 from tests.support import hosts
+from tests.support.blobs import lose
 from tests.support.environment import DatabaseUrls
 from tests.support.looking import Look
 from tests.support.waiting import until, until_someone_blocked
@@ -127,3 +128,23 @@ async def test_a_page_of_steps_ends_when_it_has_grown_large(client: httpx.AsyncC
     assert [step["step_id"] for step in second["data"]] == ["d"]
     third = (await client.get(f"{run}/steps", params={"cursor": second["next_cursor"]})).json()
     assert ([step["step_id"] for step in third["data"]], third["next_cursor"]) == (["e"], None)
+
+
+async def test_a_run_of_which_the_store_has_lost_payloads_is_shown_without_them_and_can_be_cancelled(
+    client: httpx.AsyncClient, superuser: psycopg.AsyncConnection
+) -> None:
+    large = "x" * 300_000
+    run = f"/v1/runs/{(await client.post('/v1/runs', json={'workflow': 'bulky', 'input': large})).json()['id']}"
+    for step_id, payload in (("told", large), ("small", None)):
+        signal = {"stage_id": "make", "step_id": step_id, "payload": payload}
+        assert (await client.post(f"{run}/signals", json=signal)).status_code == 200
+    whole = (await client.get(run)).json()
+    await lose(superuser, UUID(whole["id"]))
+    shown = await client.get(run)
+    assert (shown.status_code, shown.json()) == (200, {**whole, "input": None, "lost_payloads": ["input"]})
+    steps = {step["step_id"]: step for step in (await client.get(f"{run}/steps")).json()["data"]}
+    assert (steps["told"]["result"], steps["told"]["lost_payloads"]) == (None, ["result"])
+    # Null is a payload: what is not lost does not look as if it were.
+    assert (steps["small"]["result"], "lost_payloads" in steps["small"]) == (None, False)
+    cancelled = await client.post(f"{run}/cancel")
+    assert (cancelled.status_code, cancelled.json()["status"]) == (200, "CANCELLED")

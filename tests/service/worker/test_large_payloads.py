@@ -5,10 +5,13 @@ from collections import Counter
 from typing import Any
 from uuid import UUID
 
+import psycopg
+
 from kernel import Registry, RunCreate, StageContext, StepSignal, stage, workflow
 from kernel.queries.run_get import run_get
 from tests.support import hosts
 from tests.support.arena import Arena
+from tests.support.blobs import lose
 from tests.support.looking import Look
 from tests.support.workflows import HandWorker
 
@@ -82,3 +85,39 @@ async def test_large_and_small_ones_share_a_worker(ring: Arena, tenant: UUID) ->
             found[len(json.loads(view.output or ""))] += 1
     assert found == {10: 10, 400_000: 10}
     await ring.assert_settled_once()
+
+
+@stage("measure")
+async def measure(ctx: StageContext, given: str) -> int:
+    return len(given)
+
+
+@stage("ask")
+async def ask(ctx: StageContext, size: int) -> int:
+    return len(await ctx.step.wait_for_signal("told", timeout="1h"))
+
+
+async def test_what_is_lost_of_some_runs_delays_no_other_run_of_their_tenant(
+    ring: Arena, superuser: psycopg.AsyncConnection, tenant: UUID
+) -> None:
+    """Of the one its input, of the next a result that it asks for in the same moment as all the others ask for theirs."""
+    registry = Registry(
+        [workflow("take", input=str).pipe(measure).build(), workflow("ask", input=int).pipe(ask).build()]
+    )
+    hand = HandWorker(ring.database, tenant, registry)
+    async with hand.transaction() as tx:
+        takes = [(await hand.kernel.dispatch(RunCreate("take", "x" * 300_000), tx)).run_id for _ in range(5)]
+        asks = [(await hand.kernel.dispatch(RunCreate("ask", 1), tx)).run_id for _ in range(5)]
+        for run_id in asks:
+            await hand.kernel.dispatch(StepSignal(run_id, "ask", "told", TOLD[0]), tx)
+    for run_id in (takes[2], asks[2]):
+        await lose(superuser, run_id)
+    async with hosts.running(hosts.settings(ring.urls), registry):
+        assert await ring.all_over(30) == {"COMPLETED": 8, "FAILED": 2}
+    rows = await ring.rows(
+        "select run_id, error ->> 'code' as code from tenantry.workflow_runs"
+        " where tenant_id = %(tenant)s and status = 'FAILED'"
+    )
+    assert {row["run_id"]: row["code"] for row in rows} == {takes[2]: "PAYLOAD_LOST", asks[2]: "STAGE_FAILED"}
+    # Each body was begun once: nobody's outcome was refused because of a neighbour's.
+    assert (await ring.events())["stage:retrying"] == 0
