@@ -101,6 +101,9 @@ async def run_get(tx: TenantTransaction, run_id: UUID, blobs: BlobStore = POSTGR
     except RunNotFoundError:
         return None
     stages = () if row["status"] == RunStatus.PENDING else await stages_of(tx, run_id)
+    if not stages and row["status"] != RunStatus.PENDING and await run_progress(tx, run_id) is None:
+        # It was purged before its stages were read: it is not one that ended before it began.
+        return None
     lost: Mapping[str, bytes] = row.get("lost", {})
     return RunView(summary_of(row), row["input"], row["config"], row["output"], stages, lost)
 

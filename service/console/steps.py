@@ -45,11 +45,12 @@ async def show_steps(visit: Visit) -> ASGIResponse:
     query = visit.query()
     stage_id, after = query.text("stage"), query.cursor(CURSOR, FIRST)
     async with visit.transaction() as tx:
-        if await run_progress(tx, run_id) is None:
-            raise no_such_run()
         found, has_more = await step_list(
             tx, run_id, after=after, limit=PAGE_SIZE, of_stage_id=stage_id, most_bytes=MOST_BYTES
         )
+        # Looked at last: a run that is purged in between is not taken for one without steps.
+        if await run_progress(tx, run_id) is None:
+            raise no_such_run()
     context = {
         "run_id": run_id,
         "stage_id": stage_id,

@@ -54,8 +54,8 @@ async def list_events(call: Call) -> ASGIResponse:
     if "text/event-stream" in call.headers.get("accept", "").lower():
         return await _stream(call, run_id, max(after, _last_event_id(call)))
     async with call.transaction() as tx:
-        await _existing(tx, run_id)
         events = await run_events(tx, run_id, after=after, limit=limit + 1, types=types)
+        await _existing(tx, run_id)
     page, last = page_of(events, limit)
     data = [event_object(run_id, event) for event in page]
     return answer({"data": data, "next_cursor": last and EVENTS.write(last.sequence)})
@@ -78,8 +78,8 @@ async def list_logs(call: Call) -> ASGIResponse:
     query = call.query()
     limit, after, stage_id = query.limit(), query.cursor(LOGS, OLDEST), query.text("stage_id")
     async with call.transaction() as tx:
-        await _existing(tx, run_id)
         lines = await run_logs(tx, run_id, after=after, limit=limit + 1, stage_id=stage_id)
+        await _existing(tx, run_id)
     page, last = page_of(lines, limit)
     return answer({"data": [log_object(line) for line in page], "next_cursor": last and LOGS.write(last.log_id)})
 
@@ -99,8 +99,8 @@ async def show_trace(call: Call) -> ASGIResponse:
     run_id = call.path_id("run_id", "run")
     call.query()
     async with call.transaction() as tx:
-        await _existing(tx, run_id)
         spans = await run_trace(tx, run_id)
+        await _existing(tx, run_id)
     return answer({"data": [span_object(span) for span in spans]})
 
 
@@ -150,6 +150,7 @@ async def _look(call: Call, run_id: UUID, after: int) -> tuple[RunProgress, list
 
 
 async def _existing(tx: TenantTransaction, run_id: UUID) -> RunProgress:
+    # Asked last where a page is read: a run that is purged in between is not taken for one that has nothing to show.
     progress = await run_progress(tx, run_id)
     if progress is None:
         raise not_found("There is no such run.")

@@ -1,16 +1,18 @@
 """`/v1/runs/{id}/annotations` and `/progress`: what bodies, and the engine, say of a run beside its state."""
 
 from typing import Final
+from uuid import UUID
 
 from litestar.response.base import ASGIResponse
 
 from kernel.queries.run_annotations import OLDEST, AnnotationView, run_annotations
-from kernel.queries.run_get import run_progress
+from kernel.queries.run_get import RunProgress, run_progress
 from kernel.queries.stage_progress import StageProgress, stage_progress
 from service.auth import Scope
 from service.http.queries import uuid_cursor
 from service.http.routing import Call, RouteSpec, answer, fragment, route
 from service.problems import not_found
+from tenancy import TenantTransaction
 
 ANNOTATIONS: Final = uuid_cursor(b"a")
 
@@ -33,9 +35,9 @@ async def list_annotations(call: Call) -> ASGIResponse:
     query = call.query()
     limit, after, stage_id = query.limit(), query.cursor(ANNOTATIONS, OLDEST), query.text("stage_id")
     async with call.transaction() as tx:
-        if await run_progress(tx, run_id) is None:
-            raise not_found("There is no such run.")
         found, has_more = await run_annotations(tx, run_id, after=after, limit=limit, stage_id=stage_id)
+        # Looked at last: a run that is purged in between is not taken for one without annotations.
+        await _standing(tx, run_id)
     cursor = ANNOTATIONS.write(found[-1].annotation_id) if has_more else None
     return answer({"data": [_annotation_object(each) for each in found], "next_cursor": cursor})
 
@@ -57,11 +59,18 @@ async def show_progress(call: Call) -> ASGIResponse:
     call.query()
     async with call.transaction() as tx:
         # The run first: what is reported meanwhile is told twice, never not at all.
-        run = await run_progress(tx, run_id)
-        if run is None:
-            raise not_found("There is no such run.")
+        run = await _standing(tx, run_id)
         stages = await stage_progress(tx, run_id)
+        if not stages:
+            await _standing(tx, run_id)
     return answer({"data": [_progress_object(each) for each in stages], "last_sequence": run.event_sequence})
+
+
+async def _standing(tx: TenantTransaction, run_id: UUID) -> RunProgress:
+    run = await run_progress(tx, run_id)
+    if run is None:
+        raise not_found("There is no such run.")
+    return run
 
 
 def _annotation_object(annotation: AnnotationView) -> dict[str, object]:

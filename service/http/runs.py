@@ -8,7 +8,7 @@ from uuid import UUID
 
 from litestar.response.base import ASGIResponse
 
-from kernel import FieldError, RateLimitedError, RunCancel, RunCreate, admission_call
+from kernel import FieldError, RateLimitedError, RunCancel, RunCreate, RunCreated, admission_call
 from kernel.queries.run_get import created_view, run_progress
 from kernel.queries.run_list import NEWEST, RunFilter, active_run_ids, run_list
 from kernel.queries.tenant_get import tenant_get
@@ -54,15 +54,10 @@ async def create_run(call: Call) -> ASGIResponse:
         definition_version=body.definition_version,
         idempotency_key=key,
     )
-    async with call.transaction(admission_call()) as tx:
-        try:
-            created = await call.api.kernel.dispatch(command, tx)
-        except RateLimitedError as refusal:
-            raise rate_limited(refusal, await _quota(tx, refusal.limit)) from None
-        call.concerns(created.run_id, body.workflow)
-        view = created_view(command, created)
-        run = run_object(view, {}) if view is not None else await shown(tx, call, created.run_id)
-    call.api.work_due(tx.tenant_id)
+    created, run = await _created(call, command)
+    while run is None:
+        # The run that the key stood for was purged before it was read, and the key with it.
+        created, run = await _created(call, command)
     headers = {"Location": f"/v1/runs/{created.run_id}"}
     if created.replayed:
         return answer(run, 200, {**headers, "Idempotent-Replayed": "true"})
@@ -167,6 +162,20 @@ async def cancel_runs(call: Call) -> ASGIResponse:
         if len(run_ids) < BULK_PAGE:
             return answer({"matched": matched, "dry_run": body.dry_run})
         before = run_ids[-1]
+
+
+async def _created(call: Call, command: RunCreate) -> tuple[RunCreated, dict[str, Any] | None]:
+    """Dispatch `run.create` and return the run as it is then: None when an earlier one is meant that is gone by now."""
+    async with call.transaction(admission_call()) as tx:
+        try:
+            created = await call.api.kernel.dispatch(command, tx)
+        except RateLimitedError as refusal:
+            raise rate_limited(refusal, await _quota(tx, refusal.limit)) from None
+        call.concerns(created.run_id, command.workflow_id)
+        view = created_view(command, created)
+        run = run_object(view, {}) if view is not None else await read_run(tx, created.run_id, call.api.registry)
+    call.api.work_due(tx.tenant_id)
+    return created, run
 
 
 async def pause(call: Call, seconds: float) -> None:

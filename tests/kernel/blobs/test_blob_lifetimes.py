@@ -1,7 +1,10 @@
 """Payloads beside what happens to their runs: purged while they are read, cancelled, rolled back, repeated, redriven."""
 
+import asyncio
 import json
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -14,9 +17,11 @@ from kernel import (
     PutAside,
     RunCancel,
     RunNotFoundError,
+    RunPurge,
     RunRedrive,
     Settlement,
     StageCompleted,
+    StepAnswer,
     StepOp,
     StepSignal,
     StepWrite,
@@ -31,6 +36,8 @@ from kernel.queries.step_list import step_list
 from tenancy import load_sql
 from tests.kernel.blobs.large import LARGE, WORKFLOWS, complete, create, settle_all, view_of
 from tests.support.blobs import PurgedMeanwhile, purge_all, unmatched
+from tests.support.stagehand import PID
+from tests.support.waiting import until_someone_blocked
 from tests.support.workflows import HandWorker
 
 SQL = load_sql(__file__)
@@ -76,6 +83,41 @@ async def test_a_step_whose_run_was_purged_is_answered_as_gone_and_its_neighbour
     assert (gone.verdict, gone.row) == ("gone", None)
     assert kept.row is not None
     assert json.loads(kept.row.result or "") == LARGE
+
+
+async def test_an_effect_that_ends_while_its_run_is_being_purged_keeps_nothing(
+    worker: HandWorker, superuser: psycopg.AsyncConnection, tenant: UUID
+) -> None:
+    run_id = await create(worker, "echo", LARGE)
+    (job,) = await worker.tick()
+    claim: dict[str, Any] = {"claim_id": str(UUID(int=7)), "attempt": 1}
+    asking = {
+        "kind": "run",
+        "seq": 1,
+        "lease_s": 3600.0,
+        "external_key": "tny-7",
+        "on_reclaim": "rerun",
+        "stage_attempt": 1,
+    }
+    async with worker.transaction() as tx:
+        await worker.kernel.dispatch(StepWrite([StepOp("claim", job.fence, "effect", {**claim, **asking})]), tx)
+        await worker.kernel.dispatch(RunCancel(run_id), tx)
+    done = StepOp("outcome", job.fence, "effect", {**claim, "status": "completed", "result": json.dumps(LARGE)})
+
+    async def record() -> StepAnswer:
+        async with worker.transaction() as tx:
+            (answer,) = await worker.kernel.dispatch(StepWrite([done], wait=True), tx)
+        return answer
+
+    async with asyncio.TaskGroup() as tasks, worker.transaction() as tx:
+        purged = await worker.kernel.dispatch(RunPurge(datetime.now(UTC) + timedelta(days=1)), tx)
+        assert purged.run_ids == (run_id,)
+        row = await tx.fetch_one(PID)
+        assert row is not None
+        recording = tasks.create_task(record())
+        await until_someone_blocked(superuser, by=row["pid"])
+    assert recording.result().verdict == "gone"
+    assert await unmatched(superuser, tenant) == []
 
 
 async def test_steps_that_are_purged_while_they_are_read_are_those_of_no_run(worker: HandWorker) -> None:
