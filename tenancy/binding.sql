@@ -1,3 +1,11 @@
+-- name: begin
+-- Opens one of our own transactions that takes more than one message.
+begin
+
+-- name: commit
+-- Ends one of our own transactions that takes more than one message.
+commit
+
 -- name: bind
 -- Role and tenant of one of our own transactions, for this transaction only, in one statement.
 select set_config('role', 'tenantry_tenant', true), set_config('tenantry.tenant_id', :tenant::text, true)

@@ -35,7 +35,7 @@ from tenancy.errors import (
 )
 from tenancy.owned import AWAY_STATES
 from tenancy.sql import Statement, load_file
-from tenancy.transaction import Adapter, Row, plain, rows_of
+from tenancy.transaction import Adapter, Row, in_utc, plain
 
 CallerConnection: TypeAlias = (
     AsyncConnection
@@ -144,7 +144,8 @@ class PsycopgAdapter(CallersTransaction):
 
     async def _fetch_on(self, statement: Statement, params: dict[str, object]) -> list[Row]:
         async with self._run(statement, params) as cursor:
-            return await rows_of(cursor)
+            rows = await cursor.fetchall() if cursor.description else []
+            return in_utc(rows, self._connection.pgconn)
 
     async def _execute_on(self, statement: Statement, params: dict[str, object]) -> int:
         async with self._run(statement, params) as cursor:

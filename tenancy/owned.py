@@ -12,12 +12,10 @@ import os
 import socket
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
 from uuid import UUID
 
 import psycopg
 from psycopg.pq import TransactionStatus
-from psycopg.rows import dict_row
 from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
 from tenancy.errors import (
@@ -26,11 +24,15 @@ from tenancy.errors import (
     NoTransactionError,
     TransactionAbortedError,
 )
+from tenancy.message import Answer, MessageConnection
 from tenancy.pools import Pool
-from tenancy.sql import Statement
-from tenancy.transaction import Adapter, Call, Row, rows_of, tell_all
+from tenancy.sql import Statement, load
+from tenancy.transaction import Adapter, Call, Row, tell_all
 
 logger = logging.getLogger(__name__)
+SQL = load(str(__file__).replace("owned.py", "binding.py"))
+BEGIN: Call = (SQL["begin"], {})
+COMMIT: Call = (SQL["commit"], {})
 # PgBouncer's own refusals and a server that goes away or comes up look like these.
 AWAY_STATES = frozenset({"57P01", "57P02", "57P03", "53300", "08P01", "25P03", "28P01", "3D000"})
 ROLLBACK_S = 5.0
@@ -60,7 +62,7 @@ class OwnedTransaction(Adapter):
         self._has_failed = False
         self._pool = pool
         self._has_begun = False
-        self._connection: psycopg.AsyncConnection[Any] | None = None
+        self._connection: MessageConnection | None = None
         self._held: list[Call] = []
         self._foreseen: list[Call] = []
         self._answers: list[tuple[Call, list[Row]]] = []
@@ -90,24 +92,23 @@ class OwnedTransaction(Adapter):
             if not self._held and (known := self._take_answer(calls)) is not None:
                 return [known]
             foreseen, self._foreseen = self._foreseen, []
-            cursors = await self._next([*self._take_held(), *calls, *foreseen])
-            rows = [await rows_of(cursor) for cursor in cursors[len(cursors) - len(calls) - len(foreseen) :]]
+            answers = await self._next([*self._take_held(), *calls, *foreseen])
+            rows = [answer.rows for answer in answers[len(answers) - len(calls) - len(foreseen) :]]
             self._answers += zip(foreseen, rows[len(calls) :], strict=True)
             return rows[: len(calls)]
 
     async def execute(self, statement: Statement, **params: object) -> int:
         """Run a statement and return how many rows it wrote."""
         async with self._lock:
-            cursors = await self._next([*self._take_held(), (statement, params)])
-            return max(cursors[-1].rowcount, 0)
+            answers = await self._next([*self._take_held(), (statement, params)])
+            return answers[-1].count
 
     async def last(self, call: Call) -> list[Row]:
         """Run the only statement of a transaction that reads, between BEGIN and COMMIT in one message."""
         async with self._lock:
-            cursors = await self._run([call], closing=True, is_read=True)
-            rows = await rows_of(cursors[0])
+            (answer,) = await self._run([call], closing=True, is_read=True)
             await self._give_back()
-            return rows
+            return answer.rows
 
     async def send(self, calls: Sequence[Call]) -> None:
         """Hold the writes back: they travel with the next statement or with COMMIT."""
@@ -145,22 +146,22 @@ class OwnedTransaction(Adapter):
             await connection.close()
         await self._give_back()
 
-    async def _next(self, calls: Sequence[Call]) -> list[psycopg.AsyncCursor[Any]]:
+    async def _next(self, calls: Sequence[Call]) -> list[Answer]:
         return await (self._close(calls) if self._in_one_message else self._run(calls))
 
-    async def _close(self, calls: Sequence[Call]) -> list[psycopg.AsyncCursor[Any]]:
+    async def _close(self, calls: Sequence[Call]) -> list[Answer]:
         """Run the last calls and COMMIT; nothing may follow."""
         self._check()
         if self._connection is None:
             # Failing to get one is no unknown outcome.
             await self._acquire()
         try:
-            cursors = await self._run(calls, closing=True)
+            answers = await self._run(calls, closing=True)
         except DatabaseUnavailableError as error:
             raise CommitOutcomeUnknownError("the connection broke while COMMIT was under way") from error
         self._committed()
         await self._give_back()
-        return cursors
+        return answers
 
     def _committed(self) -> None:
         """Note that it is done, and tell whoever waited for it."""
@@ -198,10 +199,8 @@ class OwnedTransaction(Adapter):
         held, self._held = self._held, []
         return held
 
-    async def _run(
-        self, calls: Sequence[Call], *, closing: bool = False, is_read: bool = False
-    ) -> list[psycopg.AsyncCursor[Any]]:
-        """Run calls in one pipeline, opening the transaction with the first and closing it with the last if asked.
+    async def _run(self, calls: Sequence[Call], *, closing: bool = False, is_read: bool = False) -> list[Answer]:
+        """Run calls in one message, opening the transaction with the first and closing it with the last if asked.
 
         A connection that turns out dead is replaced while nothing can have been written on it.
         """
@@ -213,7 +212,7 @@ class OwnedTransaction(Adapter):
                 connection = self._connection or await self._acquire()
                 try:
                     async with asyncio.timeout(None if self._has_begun else OPENING_S):
-                        cursors = await self._pipeline(connection, calls, opening=not self._has_begun, closing=closing)
+                        answers = await self._send(connection, calls, opening=not self._has_begun, closing=closing)
                 except TimeoutError as error:
                     await connection.close()
                     raise DatabaseUnavailableError("the pooler has no server for us") from error
@@ -230,31 +229,25 @@ class OwnedTransaction(Adapter):
                     await self._give_back()
                 else:
                     self._has_begun = True
-                    return cursors
+                    return answers
 
-    async def _pipeline(
-        self, connection: psycopg.AsyncConnection[Any], calls: Sequence[Call], *, opening: bool, closing: bool
-    ) -> list[psycopg.AsyncCursor[Any]]:
+    async def _send(
+        self, connection: MessageConnection, calls: Sequence[Call], *, opening: bool, closing: bool
+    ) -> list[Answer]:
         # What one message opens and closes needs neither word: up to its end (Sync) it is one transaction, which an
         # error rolls back, and set_config's "local" lasts as long.
         is_whole = opening and closing
+        before = [*((BEGIN,) if not is_whole else ()), *self._opening] if opening else []
+        after = [COMMIT] if closing and not is_whole else []
+        message = [
+            (statement, statement.arguments(self._bound(statement, params)))
+            for statement, params in (*before, *calls, *after)
+        ]
         with _hanging_up(connection, REPLY_S if opening or closing else None):
-            async with connection.pipeline():
-                if opening:
-                    if not is_whole:
-                        await connection.execute("begin")
-                    for statement, params in self._opening:
-                        await connection.execute(statement.pyformat.encode(), dict(params))
-                cursors: list[psycopg.AsyncCursor[Any]] = []
-                for statement, params in calls:
-                    cursor = connection.cursor(row_factory=dict_row)
-                    await cursor.execute(statement.pyformat.encode(), self._bound(statement, params))
-                    cursors.append(cursor)
-                if closing and not is_whole:
-                    await connection.execute("commit")
-        return cursors
+            answers = await connection.message(message)
+        return answers[len(before) : len(before) + len(calls)]
 
-    async def _acquire(self) -> psycopg.AsyncConnection[Any]:
+    async def _acquire(self) -> MessageConnection:
         try:
             connection = await self._pool.getconn()
         except (PoolTimeout, PoolClosed, TooManyRequests) as error:
@@ -270,7 +263,7 @@ class OwnedTransaction(Adapter):
 
 
 @contextmanager
-def _hanging_up(connection: psycopg.AsyncConnection[Any], after_s: float | None) -> Generator[None]:
+def _hanging_up(connection: MessageConnection, after_s: float | None) -> Generator[None]:
     """Shut the connection down when it takes too long, since cancelling would wait for the server's answer too."""
     if after_s is None:
         yield
@@ -282,7 +275,7 @@ def _hanging_up(connection: psycopg.AsyncConnection[Any], after_s: float | None)
         hang_up.cancel()
 
 
-def _shut(connection: psycopg.AsyncConnection[Any]) -> None:
+def _shut(connection: MessageConnection) -> None:
     if connection.closed:
         return
     with socket.socket(fileno=os.dup(connection.fileno())) as line, suppress(OSError):
@@ -294,5 +287,5 @@ def _was_cancelled(cancels_before: int) -> bool:
     return task is not None and task.cancelling() > cancels_before
 
 
-def _is_away(error: psycopg.Error, connection: psycopg.AsyncConnection[Any]) -> bool:
+def _is_away(error: psycopg.Error, connection: MessageConnection) -> bool:
     return connection.closed or error.sqlstate is None or error.sqlstate in AWAY_STATES

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 from sqlalchemy import URL
 
+from tenancy.message import MessageConnection
+
 Driver = Literal["psycopg", "asyncpg"]
-Pool = AsyncConnectionPool[AsyncConnection[Any]]
+Pool = AsyncConnectionPool[MessageConnection]
 
 # A machine that is gone is noticed within half a minute, not after the kernel's two hours.
 KEEPALIVE: Mapping[str, int] = {
@@ -49,6 +50,7 @@ def psycopg_pool(settings: DatabaseSettings) -> Pool:
     }
     return AsyncConnectionPool(
         settings.database_url,
+        connection_class=MessageConnection,
         kwargs=dict(options),
         min_size=1,
         max_size=settings.pool_size,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol, cast
 from uuid import UUID
 
-import psycopg
+from psycopg.pq.abc import PGconn
 
 from tenancy.sql import Statement
 
@@ -138,12 +138,9 @@ def tell_all(waiting: Iterable[Callable[[], None]]) -> None:
             logger.exception("after_commit_failed")
 
 
-async def rows_of(cursor: psycopg.AsyncCursor[dict[str, Any]]) -> list[Row]:
-    """Return what a psycopg cursor fetched, times in UTC whatever the zone of the session."""
-    if not cursor.description:
-        return []
-    rows = await cursor.fetchall()
-    if cursor.connection.pgconn.parameter_status(b"TimeZone") in _UTC:
+def in_utc(rows: Sequence[Row], pgconn: PGconn) -> list[Row]:
+    """Return the rows that psycopg read on a connection, with times in UTC whatever the zone of its session."""
+    if pgconn.parameter_status(b"TimeZone") in _UTC:
         return list(rows)
     return [{name: _utc(value) for name, value in row.items()} for row in rows]
 
