@@ -10,7 +10,6 @@ from time import monotonic, time_ns
 from typing import Final
 
 from opentelemetry.context import attach, set_value
-from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
     Gauge,
@@ -29,26 +28,28 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from kernel.counts import Spread
 from kernel.telemetry import SCOPE
+from service.exporters import metric_exporter_of
 from service.metrics import Attributes, Instrument, Observed, Source, Value
 
 logger = logging.getLogger(__name__)
 DEFAULT_INTERVAL_MS: Final = 60_000.0
-ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-
-
-def is_wanted(environ: Mapping[str, str]) -> bool:
-    """Whether the variables say that metrics leave by OTLP."""
-    exporters = environ.get("OTEL_METRICS_EXPORTER", "otlp").lower().split(",")
-    return "otlp" in [name.strip() for name in exporters] and any(environ.get(name) for name in ENDPOINTS)
 
 
 def sender_of(environ: Mapping[str, str], resource: Resource) -> "MetricSender | None":
-    """Return what sends metrics as the variables say, started; None when they want none."""
-    if not is_wanted(environ):
-        return None
+    """Return what sends metrics as the variables say, started; None when they want none.
+
+    Raises:
+        SettingsError: names the variable that cannot be followed.
+    """
+    exporter = metric_exporter_of(environ)
+    return None if exporter is None else start_sender(exporter, environ, resource)
+
+
+def start_sender(exporter: MetricExporter, environ: Mapping[str, str], resource: Resource) -> "MetricSender":
+    """Return what sends metrics with an exporter, at the interval that the variables say; started."""
     temporality = environ.get("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "").strip().lower()
     translation = Translation(resource, is_delta=temporality in {"delta", "lowmemory"})
-    sender = MetricSender(OTLPMetricExporter(), translation, interval_of(environ))
+    sender = MetricSender(exporter, translation, interval_of(environ))
     sender.start()
     return sender
 

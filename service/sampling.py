@@ -11,11 +11,14 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler, Sam
 from opentelemetry.trace import get_current_span
 
 from kernel.telemetry import RUN_SAMPLED, SHARE
+from service.environment import SettingsError
 
 SHARE_PER_S: Final = 5.0
 SHARE_BURST: Final = 50.0
 MAX_SHARES: Final = 10_000
 _PARENT_BASED: Final = "parentbased_"
+_RATIO: Final = "traceidratio"
+_CONSTANT: Final[Mapping[str, Sampler]] = {"always_on": ALWAYS_ON, "always_off": ALWAYS_OFF}
 
 
 class RunSampler(Sampler):
@@ -77,12 +80,26 @@ class ShareSampler(Sampler):
 
 
 def sampler_of(environ: Mapping[str, str]) -> Sampler:
-    """Return the sampler of new roots that `OTEL_TRACES_SAMPLER` names, ours when it names none."""
-    name = environ.get("OTEL_TRACES_SAMPLER", "").strip().lower().removeprefix(_PARENT_BASED)
-    if name == "always_on":
-        return ALWAYS_ON
-    if name == "always_off":
-        return ALWAYS_OFF
-    if name == "traceidratio":
-        return TraceIdRatioBased(float(environ.get("OTEL_TRACES_SAMPLER_ARG") or 1.0))
-    return ShareSampler()
+    """Return the sampler of new roots that `OTEL_TRACES_SAMPLER` names, ours when it names none.
+
+    Raises:
+        SettingsError: there is none of that name here, or its argument is no share.
+    """
+    name = environ.get("OTEL_TRACES_SAMPLER", "").strip().lower()
+    root = name.removeprefix(_PARENT_BASED)
+    if root == _RATIO:
+        return TraceIdRatioBased(_ratio(environ.get("OTEL_TRACES_SAMPLER_ARG", "").strip() or "1"))
+    if root and root not in _CONSTANT:
+        known = ", ".join((*_CONSTANT, _RATIO))
+        raise SettingsError(f"otel_traces_sampler: {name!r} is none of {known}, each also with {_PARENT_BASED}")
+    return _CONSTANT[root] if root else ShareSampler()
+
+
+def _ratio(text: str) -> float:
+    try:
+        ratio = float(text)
+    except ValueError:
+        ratio = -1.0
+    if not 0 <= ratio <= 1:
+        raise SettingsError(f"otel_traces_sampler_arg: {text!r} is no number from 0 to 1")
+    return ratio

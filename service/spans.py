@@ -20,7 +20,8 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from kernel.payloads import clean_text
 from kernel.queries.run_trace import MAX_SPANS
-from service.visibility import OwnedSpan, Visibility, storable
+from service.owned_span import OwnedSpan
+from service.visibility import Visibility, storable
 from tenancy import Database, DatabaseUnavailableError, TenantTransaction, load_sql
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,6 @@ Where the process already has a provider (an application that embeds the engine)
 import asyncio
 import contextlib
 import os
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -24,25 +23,27 @@ from uuid import uuid4
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, SERVICE_VERSION, Resource
-from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanLimits, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.sampling import Sampler
 from opentelemetry.trace import ProxyTracerProvider
 
 from kernel.telemetry import Work, current_work
+from service.environment import SettingsError
+from service.exporters import metric_exporter_of, span_exporter_of
 from service.metrics import Source, engine
-from service.otlp import MetricSender, sender_of
+from service.otlp import MetricSender, start_sender
+from service.owned_span import OwnedSpan, is_sound
 from service.sampling import RunSampler, sampler_of
 from service.spans import SpanStore
-from service.visibility import OwnedSpan, Visibility
+from service.visibility import Visibility
 from tenancy import Database
 
-MAX_EXPORTERS: Final = 256
 # Spans that began and have not ended; some never do, and whose the oldest of so many was is forgotten.
 MAX_OPEN: Final = 50_000
-OPERATOR: Final = "operator"
+# Of an attribute of a span or an event, unless `OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT` says otherwise.
+MAX_TEXT: Final = 16_384
 REFRESH_WITHIN_S: Final = 3.0
 
 
@@ -72,10 +73,13 @@ class OwningProcessor(SpanProcessor):
             self._owners.pop(next(iter(self._owners)), None)
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Hand it on."""
+        """Hand it on. One with ids that are none has nowhere to belong to, and no exporter could encode it."""
         if span.context is None:
             return
-        owned = OwnedSpan(span, self._owners.pop(span.context.span_id, None))
+        work = self._owners.pop(span.context.span_id, None)
+        if not is_sound(span.context) or (span.parent is not None and not is_sound(span.parent)):
+            return
+        owned = OwnedSpan(span, work)
         self._store.export([owned])
         for processor in self._processors:
             processor.on_end(owned)
@@ -88,40 +92,6 @@ class OwningProcessor(SpanProcessor):
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Send what waits."""
         return all(processor.force_flush(timeout_millis) for processor in self._processors)
-
-
-class TenantExporter(SpanExporter):
-    """Sends each tenant's spans by themselves, with that tenant's id in a header, and all spans to the operator.
-
-    A tenant's copy is what the tenant may see: no hosts, no statements, no links to what is not its own.
-    """
-
-    def __init__(self, make: Callable[[str], SpanExporter], visibility: Visibility) -> None:
-        """`make` returns the exporter that sends with a given value of the header."""
-        self._make = make
-        self._visibility = visibility
-        self._exporters: OrderedDict[str, SpanExporter] = OrderedDict()
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Send the groups one after the other; one that fails does not stop the others."""
-        groups: dict[str, list[ReadableSpan]] = {OPERATOR: list(spans)}
-        for span in spans:
-            if isinstance(span, OwnedSpan) and span.work is not None and not self._visibility.is_private(span):
-                groups.setdefault(str(span.work.tenant_id), []).append(self._visibility.copy(span))
-        results = [self._exporter(owner).export(group) for owner, group in groups.items()]
-        return SpanExportResult.SUCCESS if set(results) == {SpanExportResult.SUCCESS} else SpanExportResult.FAILURE
-
-    def shutdown(self) -> None:
-        """Close every exporter."""
-        for exporter in self._exporters.values():
-            exporter.shutdown()
-
-    def _exporter(self, owner: str) -> SpanExporter:
-        found = self._exporters.pop(owner, None) or self._make(owner)
-        self._exporters[owner] = found
-        if len(self._exporters) > MAX_EXPORTERS:
-            self._exporters.popitem(last=False)[1].shutdown()
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,13 +171,22 @@ def set_up(
     """Set up traces and metrics for this process, once; `service` is its name unless `OTEL_SERVICE_NAME` gives one.
 
     With `tenant_header` (`X-Scope-OrgID`), spans leave grouped by tenant. `modules` are those of the stages' functions.
+
+    Raises:
+        SettingsError: names the variable that cannot be followed.
     """
     is_taken = not isinstance(trace.get_tracer_provider(), ProxyTracerProvider)
     if is_taken or environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return current()
     visibility, resource = Visibility(modules), resource_of(service)
-    traced = make(resource, exporter_of(environ, tenant_header, visibility), sampler_of(environ), visibility)
-    made = replace(traced, metrics=sender_of(environ, resource))
+    spans, sampler = span_exporter_of(environ, tenant_header, visibility), sampler_of(environ)
+    metrics = metric_exporter_of(environ)
+    try:
+        traced = make(resource, spans, sampler, visibility)
+    except ValueError as error:
+        # Limits and sizes of batches, which the SDK reads by itself.
+        raise SettingsError(f"otel: {' '.join(str(error).split())}") from error
+    made = traced if metrics is None else replace(traced, metrics=start_sender(metrics, environ, resource))
     if made.metrics is not None:
         made.metrics.add(engine)
     trace.set_tracer_provider(made.provider)  # type: ignore[arg-type]
@@ -219,11 +198,23 @@ def make(
     resource: Resource, exporter: SpanExporter | None, root: Sampler, visibility: Visibility | None = None
 ) -> Telemetry:
     """Return a provider of ours with its processor and store; nothing global is touched."""
-    store = SpanStore(visibility)
+    limits, store = _limits(), SpanStore(visibility)
     processor = OwningProcessor([BatchSpanProcessor(exporter)] if exporter is not None else [], store)
-    provider = TracerProvider(sampler=RunSampler(root), resource=resource, shutdown_on_exit=False)
+    sampler = RunSampler(root)
+    provider = TracerProvider(sampler=sampler, resource=resource, shutdown_on_exit=False, span_limits=limits)
     provider.add_span_processor(processor)
     return Telemetry(store, processor, provider)
+
+
+def _limits() -> SpanLimits:
+    """Return the SDK's limits, as the variables have them, with one of ours for the length of a text.
+
+    Spans wait in memory, thousands of them: without a limit each could hold on to whatever a body wrote into it.
+    """
+    limits = SpanLimits()
+    if limits.max_span_attribute_length is None and limits.max_attribute_length is None:
+        return SpanLimits(max_attribute_length=MAX_TEXT)
+    return limits
 
 
 def resource_of(service: str) -> Resource:
@@ -238,20 +229,6 @@ def resource_of(service: str) -> Resource:
         SERVICE_INSTANCE_ID: given.get(SERVICE_INSTANCE_ID) or str(uuid4()),
     }
     return Resource.create(own)
-
-
-def exporter_of(
-    environ: Mapping[str, str], tenant_header: str | None, visibility: Visibility | None = None
-) -> SpanExporter | None:
-    """Return where spans go by OTLP, None when no endpoint is set."""
-    endpoints = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-    is_off = environ.get("OTEL_TRACES_EXPORTER", "otlp").strip().lower() == "none"
-    if is_off or not any(environ.get(name) for name in endpoints):
-        return None
-    if tenant_header is None:
-        return OTLPSpanExporter()
-    header = tenant_header.lower()
-    return TenantExporter(lambda owner: OTLPSpanExporter(headers={header: owner}), visibility or Visibility())
 
 
 def _refresh(refresh: Callable[[], Awaitable[None]], loop: asyncio.AbstractEventLoop) -> None:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import PurePath
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
@@ -23,11 +23,13 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, Status
 
 from kernel.payloads import clean_text
-from kernel.telemetry import SCOPE, Work
+from kernel.telemetry import SCOPE
+from service.owned_span import RESERVED, OwnedSpan
 
 MAX_ATTRIBUTES: Final = 64
 MAX_VALUE: Final = 1_000
-RESERVED: Final = ("tenant.", "tenantry.")
+# What the names and values of a span's attributes, or an event's, may come to, in characters.
+MAX_SIZE: Final = 16_384
 # What the engine writes beside its stamp.
 _ENGINE: Final = frozenset(
     {
@@ -63,32 +65,6 @@ _OF_DATABASES: Final = frozenset(
     f"opentelemetry.instrumentation.{name}"
     for name in ("aiopg", "asyncpg", "dbapi", "psycopg", "psycopg2", "sqlalchemy", "tortoiseorm")
 )
-
-
-class OwnedSpan(ReadableSpan):
-    """A span that has ended and the work it was part of; stamped anew, whatever its code wrote over the stamp."""
-
-    def __init__(self, span: ReadableSpan, work: Work | None) -> None:
-        claimed = dict(span.attributes or {})
-        scope = span.instrumentation_scope
-        if work is None or scope is None or scope.name != SCOPE:
-            # What others than the engine say in its words is hearsay.
-            claimed = {name: value for name, value in claimed.items() if not name.startswith(RESERVED)}
-        super().__init__(
-            name=span.name,
-            context=span.context,
-            parent=span.parent,
-            resource=span.resource,
-            attributes=claimed if work is None else {**claimed, **work.attributes()},
-            events=span.events,
-            links=span.links,
-            kind=span.kind,
-            status=span.status,
-            start_time=span.start_time,
-            end_time=span.end_time,
-            instrumentation_scope=scope,
-        )
-        self.work = work
 
 
 class Visibility:
@@ -144,7 +120,16 @@ class Visibility:
     def _shown(self, attributes: Mapping[str, Any], span: OwnedSpan) -> dict[str, Any]:
         is_own = self._is_own_code(span.instrumentation_scope)
         names = [name for name in attributes if _is_shown(name, is_own=is_own)][:MAX_ATTRIBUTES]
-        return {clean_text(name, 200): storable(attributes[name]) for name in names}
+        shown: dict[str, Any] = {}
+        room = MAX_SIZE
+        for name in names:
+            value = storable(attributes[name])
+            size = len(name) + _size(value)
+            # What does not fit any more is left out; what comes after it and does is not.
+            if size <= room:
+                room -= size
+                shown[clean_text(name, 200)] = value
+        return shown
 
     def _is_own_code(self, scope: InstrumentationScope | None) -> bool:
         if scope is None or scope.name == SCOPE:
@@ -158,14 +143,22 @@ def bare(context: SpanContext) -> SpanContext:
 
 
 def storable(value: object) -> object:
-    """Return an attribute's value in bounds, as a database and JSON can hold it."""
-    if isinstance(value, str):
-        return clean_text(value, MAX_VALUE)
+    """Return an attribute's value in bounds, as a database and JSON can hold it; a list within a list is its text."""
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [_scalar(item) for item in value[:MAX_ATTRIBUTES]]
+    return _scalar(value)
+
+
+def _scalar(value: object) -> object:
     if isinstance(value, bool | float) or (isinstance(value, int) and abs(value) < 2**63):
         return value
-    if isinstance(value, Sequence) and not isinstance(value, bytes):
-        return [storable(item) for item in value[:MAX_ATTRIBUTES]]
-    return clean_text(str(value), MAX_VALUE)
+    return clean_text(value if isinstance(value, str) else str(value), MAX_VALUE)
+
+
+def _size(value: object) -> int:
+    if isinstance(value, list):
+        return sum(map(_size, cast("list[object]", value)))
+    return len(value) if isinstance(value, str) else 8
 
 
 def _is_shown(name: str, *, is_own: bool) -> bool:

@@ -52,7 +52,7 @@ TENANTRY_{{ $name }}: {{ include "tenantry.text" $value | quote }}
 {{- with $root.Values.observability.otlp }}
 {{- if .endpoint }}
 OTEL_EXPORTER_OTLP_ENDPOINT: {{ .endpoint | quote }}
-OTEL_EXPORTER_OTLP_PROTOCOL: http/protobuf
+OTEL_EXPORTER_OTLP_PROTOCOL: {{ .protocol | quote }}
 {{- if .tenantHeader }}
 TENANTRY_TRACE_TENANT_HEADER: {{ .tenantHeader | quote }}
 {{- end }}

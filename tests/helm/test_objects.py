@@ -211,6 +211,42 @@ def _ports(spec: Manifest) -> set[str]:
     return {port["name"] for container in spec["containers"] for port in container.get("ports", [])}
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "protocol", "port"),
+    [
+        ("http://otel:4318", "http/protobuf", 4318),
+        ("http://otel:4317", "grpc", 4317),
+        ("http://otel", "http/protobuf", 80),
+        ("https://otel", "http/protobuf", 443),
+        # Without a port gRPC takes this one for every scheme.
+        ("http://otel", "grpc", 443),
+    ],
+)
+def test_telemetry_leaves_as_it_is_told_and_the_policy_lets_it(
+    helm: Helm, endpoint: str, protocol: str, port: int
+) -> None:
+    otlp = {"otlp": {"endpoint": endpoint, "protocol": protocol}}
+    found = helm.render(values_of("everything", {"observability": otlp}))
+    for component in ("api", "worker"):
+        environments = [
+            env_of(container)
+            for _, _, spec in found.pods()
+            for container in spec["containers"]
+            if container["name"] == component
+        ]
+        assert environments
+        assert {one["OTEL_EXPORTER_OTLP_PROTOCOL"] for one in environments} == {protocol}
+    policies = [
+        policy["spec"]
+        for policy in found.of_kind("NetworkPolicy").values()
+        if policy["spec"]["podSelector"]["matchLabels"].get("app.kubernetes.io/component") in {"api", "worker"}
+    ]
+    assert policies
+    for policy in policies:
+        ports = [rule.get("ports") for rule in policy["egress"]]
+        assert [{"port": port, "protocol": "TCP"}] in ports
+
+
 def test_a_policy_of_the_migration_is_there_before_its_job(rendered: dict[str, Rendered]) -> None:
     found = rendered["everything"]
     weights = [

@@ -32,43 +32,11 @@ def samples_of(one: Instrument) -> dict[str, set[str]]:
     return {f"{one.exposed_name}_total" if one.kind == "counter" else one.exposed_name: set()}
 
 
-class OtlpReceiver:
-    """An OTLP receiver on a free port; `requests` are (path, value of the tenant header, decoded body).
-
-    While `is_silent` it takes requests and does not answer, as a collector that hangs.
-    """
+class Received:
+    """What a receiver got: `requests` are (path of the signal over HTTP, headers by lower-case name, decoded message)."""
 
     def __init__(self) -> None:
-        self.requests: list[tuple[str, str | None, Any]] = []
-        self.is_silent = threading.Event()
-        self._released = threading.Event()
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                if outer.is_silent.is_set():
-                    outer._released.wait(30)
-                if self.headers.get("Content-Encoding") == "gzip":
-                    body = gzip.decompress(body)
-                outer.requests.append((self.path, self.headers.get("X-Scope-OrgID"), _DECODERS[self.path](body)))
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, format: str, *_: object) -> None:  # noqa: A002 (the name is the library's)
-                """Say nothing."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-        self._thread.start()
-
-    def close(self) -> None:
-        self._released.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self.requests: list[tuple[str, dict[str, str], Any]] = []
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the metrics of each request by name, as their messages; resources lie under ``."""
@@ -91,6 +59,46 @@ class OtlpReceiver:
             for scope in group.scope_spans
             for span in scope.spans
         ]
+
+
+class OtlpReceiver(Received):
+    """An OTLP receiver that is spoken to over HTTP, on a free port.
+
+    While `is_silent` it takes requests and does not answer, as a collector that hangs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_silent = threading.Event()
+        self._released = threading.Event()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                if outer.is_silent.is_set():
+                    outer._released.wait(30)
+                if self.headers.get("Content-Encoding") == "gzip":
+                    body = gzip.decompress(body)
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                outer.requests.append((self.path, headers, _DECODERS[self.path](body)))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, format: str, *_: object) -> None:  # noqa: A002 (the name is the library's)
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+        self._thread.start()
+
+    def close(self) -> None:
+        self._released.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
 
 
 _DECODERS: dict[str, Callable[[bytes], Any]] = {

@@ -12,9 +12,10 @@ from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExp
 
 from kernel.counts import COUNTS, Counts, Spread
 from service import metrics, telemetry
+from service.exporters import is_wanted
 from service.http.metrics import HttpMetrics
 from service.metrics import Exposition, Observed, Source, engine
-from service.otlp import MetricSender, Translation, interval_of, is_wanted, sender_of
+from service.otlp import MetricSender, Translation, interval_of, sender_of
 from service.worker.metrics import CONCURRENCY, DATABASE_AWAY, DEPTHS, JOBS_IN_FLIGHT, TICKS
 from tests.support import waiting
 from tests.support.metrics import OtlpReceiver, instruments, number_of, samples_of
@@ -183,7 +184,7 @@ def test_a_collector_that_is_away_does_not_either(environ: dict[str, str], monke
     ],
 )
 def test_the_variables_decide(environ: dict[str, str], wanted: bool) -> None:
-    assert is_wanted(environ) is wanted
+    assert is_wanted("METRICS", environ) is wanted
 
 
 def test_without_an_endpoint_there_is_no_thread_and_switched_off_there_is_none_either() -> None:

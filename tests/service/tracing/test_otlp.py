@@ -1,20 +1,27 @@
-"""Spans that leave the process, as a real receiver gets them over HTTP; and what a worker that is killed leaves."""
+"""Spans that leave the process, as a real receiver gets them over HTTP and gRPC; and what a worker that is killed leaves."""
 
+import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from opentelemetry.trace import Link, SpanContext, StatusCode, TraceFlags, Tracer
 
 from kernel import RunCreate
 from kernel.telemetry import Work, working
 from service import sampling, telemetry
+from service.environment import SettingsError
+from service.exporters import span_exporter_of
+from service.metrics import engine
+from service.otlp import sender_of
 from tests.support.arena import Arena, arena
 from tests.support.environment import DatabaseUrls
-from tests.support.metrics import OtlpReceiver
+from tests.support.grpc_receiver import GrpcReceiver
+from tests.support.metrics import OtlpReceiver, Received
 
 
 def decoded(request: Any) -> list[dict[str, object]]:
@@ -38,23 +45,53 @@ def receiver() -> Iterator[OtlpReceiver]:
     opened.close()
 
 
-def test_each_tenants_spans_leave_by_themselves_and_all_of_them_to_the_operator(
-    receiver: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
-    exporter = telemetry.exporter_of({"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint}, "X-Scope-OrgID")
-    made = telemetry.make(telemetry.resource_of("tests"), exporter, ALWAYS_ON)
-    assert made.provider is not None
-    tracer = made.provider.get_tracer("a library")
-    mine, theirs = uuid4(), uuid4()
+class Collector:
+    """A receiver, the variables that lead to it, and a process that traces into it a tenant at a time."""
+
+    def __init__(self, receiver: Received, environ: dict[str, str]) -> None:
+        self.receiver = receiver
+        self.environ = environ
+        self.made = telemetry.make(
+            telemetry.resource_of("tests"), span_exporter_of(environ, "X-Scope-OrgID"), ALWAYS_ON
+        )
+
+    def tracer(self, name: str = "a library", version: str | None = None, schema_url: str | None = None) -> Tracer:
+        assert self.made.provider is not None
+        return self.made.provider.get_tracer(name, version, schema_url=schema_url)
+
+    def sent(self) -> dict[str, list[dict[str, Any]]]:
+        """Send everything, and return what came, by the header."""
+        assert self.made.provider is not None
+        self.made.provider.shutdown()
+        got: dict[str, list[dict[str, Any]]] = {}
+        for _, headers, request in self.receiver.requests:
+            assert headers["authorization"] == "Basic abc"
+            got.setdefault(headers["x-scope-orgid"], []).extend(decoded(request))
+        return got
+
+
+@pytest.fixture(params=["http/protobuf", "grpc"])
+def collector(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    receiver = GrpcReceiver() if request.param == "grpc" else OtlpReceiver()
+    environ = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint,
+        "OTEL_EXPORTER_OTLP_PROTOCOL": request.param,
+        "OTEL_EXPORTER_OTLP_HEADERS": "authorization=Basic%20abc,x-scope-orgid=everybody",
+    }
+    for name, value in environ.items():
+        # The exporters read the process's own.
+        monkeypatch.setenv(name, value)
+    yield Collector(receiver, environ)
+    receiver.close()
+
+
+def test_each_tenants_spans_leave_by_themselves_and_all_of_them_to_the_operator(collector: Collector) -> None:
+    tracer, mine, theirs = collector.tracer(), uuid4(), uuid4()
     for number, (owner, other) in enumerate([(mine, theirs), (theirs, mine), (mine, theirs)]):
         with working(Work(owner, uuid4())):
             tracer.start_span(f"span {number}", attributes={"tenant.id": str(other), "server.address": "db-7"}).end()
     tracer.start_span("nobody's", attributes={"tenant.id": str(mine)}).end()
-    made.provider.shutdown()
-    got: dict[str | None, list[dict[str, object]]] = {}
-    for _, owner_id, request in receiver.requests:
-        got.setdefault(owner_id, []).extend(decoded(request))
+    got = collector.sent()
     assert {owner_id: [span["name"] for span in spans] for owner_id, spans in got.items()} == {
         "operator": ["span 0", "span 1", "span 2", "nobody's"],
         str(mine): ["span 0", "span 2"],
@@ -62,16 +99,105 @@ def test_each_tenants_spans_leave_by_themselves_and_all_of_them_to_the_operator(
     }
     for owner in (mine, theirs):
         for span in got[str(owner)]:
-            assert isinstance(span["attributes"], dict)
             assert (span["attributes"]["tenant.id"], span["resource"]) == (str(owner), {"service.name"})
             assert "server.address" not in span["attributes"]
     assert got["operator"][-1]["attributes"] == {}
 
 
+def leave_what_no_exporter_can_encode(collector: Collector) -> None:
+    """Make spans whose names, times, kinds, links and parents are none; the API takes them all."""
+    tracer, odd = collector.tracer(), cast("Any", "odd")
+    collector.tracer("\ud800", "\ud800", "\ud800").start_span("scope").end()
+    collector.tracer(cast("Any", 7)).start_span("scope").end()
+    tracer.start_span("name \ud800").end()
+    tracer.start_span(cast("Any", 7)).end()
+    tracer.start_span("kind", kind=odd).end()
+    tracer.start_span("time", start_time=-1).end(2**70)
+    tracer.start_span("time", start_time=odd).end(odd)
+    span = tracer.start_span("event, status, values")
+    span.add_event("\ud800", timestamp=-1)
+    span.set_status(StatusCode.ERROR, "\ud800")
+    span.set_attributes({"text": "\ud800", "number": 2**80, "\ud800": 1})
+    span.end()
+    sampled = TraceFlags(TraceFlags.SAMPLED)
+    tracer.start_span("link", links=[Link(SpanContext(2**200, 1, is_remote=True, trace_flags=sampled), {"a": 1})]).end()
+    for context in (SpanContext(cast("Any", 1.5), 2, True, sampled), SpanContext(1, 2, True, sampled, odd)):
+        above = trace.set_span_in_context(trace.NonRecordingSpan(context))
+        tracer.start_span("parent", above).end()
+
+
+def test_no_span_of_one_tenants_takes_those_of_another_along(collector: Collector) -> None:
+    mine, theirs = uuid4(), uuid4()
+    with working(Work(mine, uuid4())):
+        leave_what_no_exporter_can_encode(collector)
+    with working(Work(theirs, uuid4())):
+        collector.tracer().start_span("sound").end()
+    got = {owner: [span["name"] for span in spans] for owner, spans in collector.sent().items()}
+    assert got[str(theirs)] == ["sound"]
+    assert "sound" in got["operator"]
+    # Whatever can be mended is kept.
+    told = [
+        "scope",
+        "scope",
+        "name \N{REPLACEMENT CHARACTER}",
+        "int",
+        "kind",
+        "time",
+        "time",
+        "event, status, values",
+        "link",
+    ]
+    assert got[str(mine)] == told
+
+
+def test_metrics_leave_by_either(collector: Collector) -> None:
+    sender = sender_of(collector.environ, telemetry.resource_of("tests"))
+    assert sender is not None
+    sender.add(engine)
+    sender.close(5.0)
+    assert "tenantry.runs.started" in collector.receiver.metrics()[-1]
+
+
 def test_without_an_endpoint_nothing_leaves() -> None:
-    assert telemetry.exporter_of({}, None) is None
-    off = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_TRACES_EXPORTER": "none"}
-    assert telemetry.exporter_of(off, None) is None
+    assert span_exporter_of({}, None) is None
+
+
+@pytest.mark.parametrize("exporters", ["none", "console", "console,none"])
+def test_what_is_to_leave_by_something_else_does_not_leave_by_otlp(exporters: str) -> None:
+    off = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_TRACES_EXPORTER": exporters}
+    assert span_exporter_of(off, None) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),
+        ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "thrift"),
+        ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "http"),
+        ("OTEL_TRACES_SAMPLER", "sometimes"),
+        ("OTEL_TRACES_SAMPLER_ARG", "a few"),
+        ("OTEL_TRACES_SAMPLER_ARG", "1.5"),
+        ("OTEL_EXPORTER_OTLP_COMPRESSION", "brotli"),
+        ("OTEL_SPAN_EVENT_COUNT_LIMIT", "many"),
+    ],
+)
+def test_a_variable_that_cannot_be_followed_is_refused_in_a_line_that_names_it(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+        "OTEL_TRACES_SAMPLER": "traceidratio", name: value,
+    }  # fmt: skip
+    for variable, text in given.items():
+        monkeypatch.setenv(variable, text)
+    before = trace.get_tracer_provider()
+    with pytest.raises(SettingsError) as refused:
+        telemetry.set_up("tests", environ=given)
+    assert "\n" not in str(refused.value)
+    assert {word for word in re.split(r"[^a-z]+", name.lower()) if len(word) > 4} <= set(
+        re.split(r"[^a-z]+", str(refused.value).lower())
+    )
+    assert trace.get_tracer_provider() is before
 
 
 def test_switched_off_nothing_is_set_up() -> None:

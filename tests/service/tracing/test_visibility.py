@@ -15,9 +15,10 @@ from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlag
 
 from kernel import Kernel, Registry, RunCreate, StageContext, stage, workflow
 from kernel.telemetry import SCOPE, Work, current_work, working
+from service.owned_span import OwnedSpan
 from service.spans import tenants_view
 from service.telemetry import make, resource_of
-from service.visibility import PUBLIC, OwnedSpan, Visibility
+from service.visibility import PUBLIC, Visibility
 from tenancy import Database, DatabaseSettings
 from tests.support import waiting
 from tests.support.environment import DatabaseUrls
