@@ -7,10 +7,11 @@ attribute decides it. What a tenant gets to see names no host, no process and no
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from threading import Lock
+from time import monotonic
 from typing import Any, Final
 from uuid import UUID
 
@@ -26,7 +27,10 @@ from tenancy import Database, DatabaseUnavailableError, TenantTransaction, load_
 
 logger = logging.getLogger(__name__)
 SQL = load_sql(__file__)
-EVERY_S: Final = 0.5
+LOOK_EVERY_S: Final = 0.5
+# A quiet tenant's spans wait for so long for more of them, because each write is a transaction; `MANY` do not wait.
+LINGER_S: Final = 2.0
+MANY: Final = 200
 # What one tenant may have waiting between two flushes of a process, and all of them together.
 MAX_WAITING: Final = 2_000
 MAX_WAITING_OF_ALL: Final = 20_000
@@ -35,8 +39,9 @@ PRUNE_PAGE: Final = 5_000
 
 @dataclass(slots=True)
 class _Tenant:
-    """The spans of one tenant that wait to be written."""
+    """The spans of one tenant that wait to be written, the first of them since `since` on the store's clock."""
 
+    since: float
     spans: deque[OwnedSpan] = field(default_factory=deque[OwnedSpan])
     dropped: int = 0
 
@@ -44,8 +49,9 @@ class _Tenant:
 class SpanStore(SpanExporter):
     """Takes owned spans from any thread and writes them, a statement a tenant and round, off everybody's path."""
 
-    def __init__(self, visibility: Visibility | None = None) -> None:
+    def __init__(self, visibility: Visibility | None = None, clock: Callable[[], float] = monotonic) -> None:
         self._visibility = visibility or Visibility()
+        self._clock = clock
         self._lock = Lock()
         self._tenants: dict[UUID, _Tenant] = {}
         self._waiting = 0
@@ -61,7 +67,9 @@ class SpanStore(SpanExporter):
         if self._visibility.is_private(span):
             return
         with self._lock:
-            tenant = self._tenants.setdefault(tenant_id, _Tenant())
+            tenant = self._tenants.get(tenant_id)
+            if tenant is None:
+                tenant = self._tenants[tenant_id] = _Tenant(self._clock())
             if len(tenant.spans) < MAX_WAITING and self._waiting < MAX_WAITING_OF_ALL:
                 tenant.spans.append(span)
                 self._waiting += 1
@@ -69,18 +77,36 @@ class SpanStore(SpanExporter):
                 tenant.dropped += 1
 
     async def run(self, database: Database) -> None:
-        """Write what there is twice a second until cancelled, and once more then."""
+        """Write what is due until cancelled, and everything then: no span waits for longer than 2.5 s."""
         try:
             while True:
-                await asyncio.sleep(EVERY_S)
-                await self.flush(database)
+                await asyncio.sleep(LOOK_EVERY_S)
+                await self.flush_due(database)
         finally:
             await asyncio.shield(self.flush(database))
 
+    async def flush_due(self, database: Database) -> None:
+        """Write the spans of tenants that have waited for `LINGER_S`, or have many; all when all have much."""
+        with self._lock:
+            is_full, since = self._waiting >= MAX_WAITING_OF_ALL // 2, self._clock() - LINGER_S
+            due = {
+                tenant_id: tenant
+                for tenant_id, tenant in self._tenants.items()
+                if is_full or tenant.since <= since or len(tenant.spans) >= MANY
+            }
+            for tenant_id, tenant in due.items():
+                del self._tenants[tenant_id]
+                self._waiting -= len(tenant.spans)
+        await self._write(database, due)
+
     async def flush(self, database: Database) -> None:
-        """Write what waits, one transaction a tenant. What cannot be written is dropped: it is a copy."""
+        """Write everything that waits."""
         with self._lock:
             tenants, self._tenants, self._waiting = self._tenants, {}, 0
+        await self._write(database, tenants)
+
+    async def _write(self, database: Database, tenants: Mapping[UUID, _Tenant]) -> None:
+        """Write spans, one transaction a tenant. What cannot be written is dropped: it is a copy."""
         for tenant_id, tenant in tenants.items():
             if tenant.dropped:
                 logger.warning("spans_dropped", extra={"tenant_id": tenant_id, "spans": tenant.dropped})

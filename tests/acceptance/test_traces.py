@@ -75,7 +75,7 @@ class Place:
         )
 
     async def trace(self, run_id: str, number: int) -> list[Span]:
-        """Return the run's spans once there are so many; they are written twice a second."""
+        """Return the run's spans once there are so many; they are written within 2.5 s."""
         spans: list[Span] = []
 
         async def look() -> bool:

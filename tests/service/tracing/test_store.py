@@ -12,7 +12,7 @@ from kernel import Kernel, Registry, RunCreate, RunPurge, StageContext, stage, w
 from kernel.queries.run_trace import run_trace
 from kernel.telemetry import Work, working
 from service import spans
-from service.spans import prune
+from service.spans import LINGER_S, MANY, SpanStore, prune
 from tenancy import Database
 from tests.support import waiting
 from tests.support.environment import DatabaseUrls
@@ -124,6 +124,67 @@ async def test_a_store_that_is_not_emptied_stays_bounded(
             trace.get_tracer("t").start_span("one of many").end()
     waiting_spans = traced.telemetry.store._tenants[tenant]
     assert (len(waiting_spans.spans), waiting_spans.dropped) == (10, 15)
+
+
+async def test_a_quiet_tenants_spans_wait_for_more_of_them_and_many_do_not(
+    traced: Tracing, hand: HandWorker, database: Database, look: Look
+) -> None:
+    now = 0.0
+    store = SpanStore(clock=lambda: now)
+    run_id = await hand.create("single")
+
+    async def stored(*names: str) -> int:
+        with working(Work(hand.tenant_id, run_id)):
+            for name in names:
+                trace.get_tracer("t").start_span(name).end()
+        store.export([span for name in set(names) for span in traced.named(name)])
+        await store.flush_due(database)
+        return len(await look("select from tenantry.spans where run_id = %s", run_id))
+
+    assert await stored("first") == 0
+    now = LINGER_S - 0.1
+    assert await stored("second") == 0
+    now = LINGER_S
+    assert await stored() == 2
+    assert await stored("third") == 2
+    assert await stored(*["one of many"] * (MANY - 1)) == 2 + MANY
+
+
+async def test_when_much_waits_in_all_nobody_waits_any_longer(
+    traced: Tracing, hand: HandWorker, database: Database, look: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spans, "MAX_WAITING_OF_ALL", 4)
+    run_id = await hand.create("single")
+    with working(Work(uuid4(), uuid4())):
+        trace.get_tracer("t").start_span("another tenant's").end()
+    await traced.telemetry.store.flush_due(database)
+    # The run's own `run.create` and the other's: half of what there is room for.
+    assert len(await look("select from tenantry.spans where run_id = %s", run_id)) == 1
+
+
+async def test_what_waits_when_a_process_stops_is_written(
+    traced: Tracing, hand: HandWorker, database: Database, look: Look
+) -> None:
+    async with traced.telemetry.writing(database):
+        run_id = await hand.create("single")
+    assert [row["name"] for row in await look("select name from tenantry.spans where run_id = %s", run_id)] == [
+        "run.create single"
+    ]
+
+
+async def test_a_span_is_no_larger_than_its_share_and_loses_nothing_that_the_engine_says(
+    traced: Tracing, hand: HandWorker, database: Database, look: Look
+) -> None:
+    run_id = await hand.create("single")
+    with working(Work(hand.tenant_id, run_id)):
+        huge = {f"list {number}": ["x" * 10_000] * 100 for number in range(100)}
+        trace.get_tracer("t").start_span("huge", attributes={**huge, "nested": [["y" * 10_000] * 100] * 100}).end()
+    await traced.telemetry.store.flush(database)
+    (row,) = await look(
+        "select attributes::text as text from tenantry.spans where run_id = %s and name = 'huge'", run_id
+    )
+    assert len(row["text"]) < 20_000
+    assert str(hand.tenant_id) in row["text"]
 
 
 async def test_what_a_body_writes_into_a_span_is_stored_whatever_it_is(
