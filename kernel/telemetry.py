@@ -53,11 +53,20 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 _PARTS: Final = 4
 
 
+@dataclass(slots=True)
+class Life:
+    """Whether the execution that somebody works for is still under way."""
+
+    is_over: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """On whose behalf code runs, and what it does (`op`: `run.create`, `job.execute`, `step.run` …).
 
-    `origin` is the id of the trace that led to it, the one other trace its tenant may see it linked to.
+    `origin` is the id of the trace that led to it, the one other trace its tenant may see it linked to. A body may
+    leave tasks behind that serve other tenants' bodies later: what begins when the `life` of this work is over is
+    not its.
     """
 
     tenant_id: UUID
@@ -68,6 +77,12 @@ class Work:
     attempt: int | None = None
     op: str | None = None
     origin: int | None = None
+    life: Life | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether what is begun now is no part of it any more."""
+        return self.life is not None and self.life.is_over
 
     def attributes(self) -> dict[str, str | int]:
         """Return what every span of this work is stamped with."""
@@ -252,12 +267,16 @@ def creation_of(
 
     The caller's context is the parent: what it passes, or else the current span. Without an SDK the passed one is
     stored, so that whoever traces later joins it. What was created earlier (`at`), where nothing traced, has no parent.
+    Nor has what another tenant's work creates, whose trace is nobody else's: it is linked to that, for the operator.
     """
     tracing = tracer()
     if tracing is None:
         return Creation(traceparent, tracestate)
     given = parse_traceparent(traceparent, tracestate)
-    context = set_value(SHARE, str(work.tenant_id), None if at is None else Context())
+    creator = current_work()
+    is_anothers = given is None and creator is not None and creator.tenant_id != work.tenant_id
+    links = [Link(trace.get_current_span().get_span_context())] if is_anothers else []
+    context = set_value(SHARE, str(work.tenant_id), Context() if is_anothers or at is not None else None)
     if given is not None:
         context = trace.set_span_in_context(NonRecordingSpan(given), context)
     at_ns = time_ns() if at is None else nanoseconds(at)
@@ -267,6 +286,7 @@ def creation_of(
             context,
             SpanKind.PRODUCER,
             attributes=messaging("send", work.workflow),
+            links=links,
             start_time=at_ns,
         )
     own = span.get_span_context()

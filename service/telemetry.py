@@ -62,7 +62,7 @@ class OwningProcessor(SpanProcessor):
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:  # noqa: ARG002 - the SDK's signature
         """Take the owner."""
         work = current_work()
-        if work is not None and span.context is not None:
+        if work is not None and not work.is_over and span.context is not None:
             self.own(span.context.span_id, work)
             span.set_attributes(work.attributes())
 

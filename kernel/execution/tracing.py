@@ -15,7 +15,7 @@ from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan, Span, Sp
 from kernel.counts import COUNTS
 from kernel.execution.outcome import StageFailed, StageOutcome
 from kernel.jobs import LeasedJob
-from kernel.telemetry import Work, enter, failed, messaging, run_context, start_execution, tracer, working
+from kernel.telemetry import Life, Work, enter, failed, messaging, run_context, start_execution, tracer, working
 
 
 @dataclass(slots=True)
@@ -45,6 +45,7 @@ class ExecutionSpan:
             attempt=attempt,
             op="job.execute",
             origin=stored.trace_id,
+            life=Life(),
         )
         if not stored.trace_flags.sampled:
             # Carries the decision into what the body calls.
@@ -82,6 +83,8 @@ class ExecutionSpan:
         if self._has_ended:
             return
         self._has_ended = True
+        if self.work.life is not None:
+            self.work.life.is_over = True
         name = outcome_name(status, outcome)
         COUNTS.jobs_finished[name] += 1
         if outcome is not None:

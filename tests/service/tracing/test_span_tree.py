@@ -2,15 +2,18 @@
 
 from contextlib import suppress
 from datetime import timedelta
-from uuid import UUID
+from uuid import UUID, uuid4
 
-from opentelemetry import trace
+from opentelemetry import propagate, trace
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
 from kernel import Kernel, Registry, RunCancel, RunCreate, StageContext, StepSignal, stage, workflow
-from kernel.telemetry import format_traceparent
+from kernel.telemetry import Work, format_traceparent, working
+from service.owned_span import OwnedSpan
+from service.spans import tenants_view
+from service.visibility import Visibility
 from tenancy import Database
 from tests.support import waiting
 from tests.support.environment import DatabaseUrls
@@ -19,11 +22,14 @@ from tests.support.looking import Look
 from tests.support.tracing import Tracing, tracing
 from tests.support.workflows import HandWorker
 
+# What a request of a body's takes along.
+OUTBOUND: dict[str, str] = {}
+
 
 @stage("work")
 async def work(ctx: StageContext, given: dict) -> dict:
     with trace.get_tracer("a library").start_as_current_span("GET"):
-        pass
+        propagate.inject(OUTBOUND)
     await ctx.step.run("charge", lambda: 1)
     ctx.log("info", "charged")
     return {}
@@ -104,6 +110,8 @@ async def test_a_run_that_goes_straight_through_is_one_readable_trace(
     assert operations == dict.fromkeys(("send", "receive", "process", "settle"), "tenantry")
     assert (traced.one("tick").attributes or {})["messaging.batch.message_count"] == 1
     assert [span.start_time == span.end_time for span in of_run] == [True, True]
+    # No baggage: whoever a body calls is told the trace, and neither tenant nor run.
+    assert list(OUTBOUND.items()) == [("traceparent", format_traceparent(context(traced.one("GET"))))]
 
 
 async def test_what_comes_after_a_wait_is_a_trace_of_its_own_that_is_linked(
@@ -178,6 +186,24 @@ async def test_an_application_is_the_parent_of_the_runs_it_starts(traced: Tracin
     with trace.get_tracer("an application").start_as_current_span("order") as order:
         await hand.create("single")
     assert parent_id(traced.one("run.create single")) == order.get_span_context().span_id
+
+
+async def test_a_run_that_another_tenants_work_makes_is_no_part_of_its_trace(
+    traced: Tracing, hand: HandWorker, other_tenant: UUID
+) -> None:
+    with (
+        working(Work(other_tenant, uuid4())),
+        trace.get_tracer("an application").start_as_current_span("their body") as body,
+    ):
+        await hand.create("single")
+    create = traced.one("run.create single")
+    theirs = body.get_span_context()
+    assert (create.parent, context(create).trace_id == theirs.trace_id) == (None, False)
+    # The operator may know; the tenant sees nothing of it.
+    assert [link.context.span_id for link in create.links] == [theirs.span_id]
+    assert isinstance(create, OwnedSpan)
+    shown = tenants_view(create, Visibility())
+    assert (shown["links"], shown["parent_span_id"]) == ([], None)
 
 
 async def test_what_was_rolled_back_is_told_to_no_trace(traced: Tracing, hand: HandWorker) -> None:

@@ -1,5 +1,6 @@
 """What tenants see of spans: what code claims is no one's word but its own, and nothing names a host or another tenant."""
 
+import asyncio
 import contextvars
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -97,7 +98,32 @@ async def forge(ctx: StageContext, other: dict) -> dict:
     return {}
 
 
-REGISTRY = Registry([workflow("forger", input=dict).pipe(forge).build()])
+Errand = tuple[UUID, asyncio.Future[None]]
+ERRANDS: list[tuple[asyncio.Queue[Errand], asyncio.Task[None]]] = []
+
+
+async def run_errands(queue: asyncio.Queue[Errand]) -> None:
+    while True:
+        tenant_id, done = await queue.get()
+        with trace.get_tracer("mine").start_as_current_span("errand", attributes={"for": str(tenant_id)}):
+            done.set_result(None)
+
+
+@stage("share")
+async def share(ctx: StageContext, given: dict) -> dict:
+    """Has a task do something for it, which the first that needs it starts: its context is that one's for ever."""
+    if not ERRANDS:
+        queue: asyncio.Queue[Errand] = asyncio.Queue()
+        ERRANDS.append((queue, asyncio.get_running_loop().create_task(run_errands(queue))))
+    done = asyncio.get_running_loop().create_future()
+    ERRANDS[0][0].put_nowait((ctx.tenant_id, done))
+    await done
+    return {}
+
+
+REGISTRY = Registry(
+    [workflow("forger", input=dict).pipe(forge).build(), workflow("sharer", input=dict).pipe(share).build()]
+)
 
 
 async def test_no_body_can_have_its_spans_taken_for_another_tenants(
@@ -135,6 +161,28 @@ async def test_no_body_can_have_its_spans_taken_for_another_tenants(
     assert {row["attributes"].get("tenantry.step") for row in rows if row["name"] == "below baggage"} == {None}
     for span in traced.named("through the variable"):
         assert not [name for name in span.attributes or {} if name.startswith(("tenant.", "tenantry."))]
+
+
+async def test_a_task_that_outlives_its_tenants_body_tells_that_tenant_nothing_of_the_next(
+    traced: Tracing, database_urls: DatabaseUrls, tenant: UUID, other_tenant: UUID, look: Look
+) -> None:
+    worker = DatabaseSettings(database_urls.worker)
+    async with Database(worker) as database, running(settings(database_urls), REGISTRY):
+        for owner in (tenant, other_tenant):
+            async with database.transaction(owner) as tx:
+                run_id = (await Kernel(REGISTRY).dispatch(RunCreate("sharer", {}), tx)).run_id
+
+            async def is_over(run_id: UUID = run_id) -> bool:
+                query = "select from tenantry.workflow_runs where run_id = %s and status = 'COMPLETED'"
+                return bool(await look(query, run_id))
+
+            await waiting.until(is_over, "the run is over", 20)
+    ((_, task),) = ERRANDS
+    task.cancel()
+    ERRANDS.clear()
+    rows = await look("select tenant_id, attributes from tenantry.spans where name = 'errand'")
+    assert [(row["tenant_id"], row["attributes"]["for"]) for row in rows] == [(tenant, str(tenant))]
+    assert len(traced.named("errand")) == 2
 
 
 # -- the allow-list
