@@ -171,7 +171,8 @@ class Executor:
                 await self._settle(execution, outcome, tracing)
         except Exception:
             # Nothing could be written about this job: its heartbeats stop here, and lease.reap_stale takes it back.
-            logger.exception("execution_lost", extra={"stage_id": execution.job.stage_id})
+            with tracing.entered():
+                logger.exception("execution_lost")
         finally:
             # Settled, it has ended before; what was not begun, refused or given up is not the stage's failure.
             tracing.end("lost", None)
@@ -306,7 +307,8 @@ class Executor:
             report = execution.journal.take_report()
             settled = await self.writer.settle(tenant_id, Settlement(job, outcome, annotations, steps, report))
         except Exception as error:
-            logger.exception("settle_refused", extra={"run_id": str(job.run_id), "stage_id": job.stage_id})
+            with tracing.entered():
+                logger.exception("settle_refused")
             outcome = StageFailed(f"{type(error).__name__}: the outcome could not be stored", retryable=False)
             settled = await self.writer.settle(tenant_id, Settlement(job, outcome))
         tracing.end(settled.status, outcome)

@@ -330,7 +330,7 @@ class WorkerHost:
             state.needs_release = True
             raise
         if released.released:
-            logger.info("leases_given_back", extra={"leases": len(released.released)})
+            logger.info("leases_given_back", extra={"tenant_id": str(tenant_id), "leases": len(released.released)})
         if released.busy:
             state.needs_release = True
 

@@ -176,7 +176,8 @@ class LedgerWriter:
         if len(batch) == 1:
             _reject(batch[0], error)
             return
-        logger.warning("flush_failed_repeating_each_alone", extra={"items": len(batch), "error": type(error).__name__})
+        told = {"tenant_id": str(tenant_id), "items": len(batch), "error": type(error).__name__}
+        logger.warning("flush_failed_repeating_each_alone", extra=told)
         for item in batch:
             await self._wait_alone(tenant_id, item)
 
@@ -203,7 +204,8 @@ class LedgerWriter:
             except (DatabaseUnavailableError, *TRANSIENT) as error:
                 if isinstance(error, HOPELESS):
                     raise
-                logger.warning("flush_repeated", extra={"tries": tries + 1, "error": type(error).__name__})
+                told = {"tenant_id": str(tenant_id), "tries": tries + 1, "error": type(error).__name__}
+                logger.warning("flush_repeated", extra=told)
             if self._has_given_up:
                 raise asyncio.CancelledError
             await asyncio.sleep(RETRY_S[min(tries, len(RETRY_S) - 1)])

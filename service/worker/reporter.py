@@ -47,7 +47,7 @@ class Reporter:
                     async with self._database.transaction(tenant_id) as tx:
                         await self._kernel.dispatch(command, tx)
                 except DatabaseUnavailableError:
-                    logger.warning("reports_dropped", extra={"lines": len(command.logs)})
+                    logger.warning("reports_dropped", extra={"tenant_id": str(tenant_id), "lines": len(command.logs)})
                     # The others would each wait in vain for as long.
                     return
                 except Exception:

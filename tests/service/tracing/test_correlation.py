@@ -1,17 +1,22 @@
 """Log lines say on whose behalf they were written, and in which span."""
 
+import asyncio
 import logging
 from typing import Any
 from uuid import uuid4
 
 import orjson
+import pytest
 from opentelemetry import trace
 
 from kernel.counts import BOUNDS_S, Spread
 from kernel.telemetry import Work, working
 from service.cli.logs import JsonLines, _correlate
 from service.metrics import _buckets
+from service.settings import Settings
+from service.worker.executor import Executor, ExecutorLimits
 from tests.support.tracing import Tracing
+from tests.support.workflows import HandWorker
 
 
 def line(**extra: Any) -> dict[str, Any]:
@@ -56,3 +61,23 @@ def test_a_spread_counts_each_time_once_below_every_bound_that_holds_it() -> Non
     buckets = dict(_buckets(spread))
     assert (buckets["0.005"], buckets["0.25"], buckets["0.5"], buckets["3600"], buckets["+Inf"]) == (2, 2, 3, 3, 4)
     assert len(buckets) == len(BOUNDS_S) + 1
+
+
+async def test_what_the_engine_says_of_an_execution_that_is_lost_names_whose_it_is(
+    traced: Tracing, hand: HandWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_id = await hand.create("single")
+    caplog.handler.addFilter(_correlate)
+    async with asyncio.TaskGroup() as tasks:
+        # Without a writer nothing can be written about it.
+        executor = Executor(ExecutorLimits.of(Settings()), tasks)
+        executor.start(hand.tenant_id, await hand.tick())
+        await executor.idle()
+        executor.close()
+    (record,) = [record for record in caplog.records if record.message == "execution_lost"]
+    told: dict[str, Any] = orjson.loads(JsonLines().format(record))
+    job = traced.one("job.execute single/first")
+    assert (told["tenant_id"], told["run_id"], told["stage_id"], told["attempt"]) == (
+        str(hand.tenant_id), str(run_id), "first", 1,
+    )  # fmt: skip
+    assert told["trace_id"] == f"{job.get_span_context().trace_id:032x}"
