@@ -135,14 +135,16 @@ class Call:
 
     @contextmanager
     def traced(self) -> Generator[None]:
-        """Run the block in the request's span: its root decision is taken from the share of who claims to ask.
+        """Run the block in the request's span: its root decision is taken from the share of who claims to ask for this.
 
+        A share of its own for each route: a client that looks at its runs all the time has them traced all the same.
         What the client says of its own trace is the parent only where clients are trusted, else a link.
         """
-        share = None if self._credential is None else str(self._credential.tenant_id)
+        name = f"{self.spec.method} {shown_path(self.spec.path)}"
+        share = None if self._credential is None else f"{self._credential.tenant_id} {name}"
         context, links = inbound(self.headers, share, is_trusted=self.api.settings.trust_traceparent)
         self._origin = links[0].context.trace_id if links else None
-        with request_span(f"{self.spec.method} {shown_path(self.spec.path)}", context, links) as self.span:
+        with request_span(name, context, links) as self.span:
             self.span.set_attribute("http.request.method", self.spec.method)
             self.span.set_attribute("http.route", shown_path(self.spec.path))
             yield

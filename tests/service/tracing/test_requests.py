@@ -1,6 +1,6 @@
 """The span of a request: what it is part of, and what a client's own trace has to do with it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -11,12 +11,13 @@ from litestar import Litestar
 from opentelemetry.trace import SpanKind, StatusCode
 
 from service.app import create_app, opened
+from service.sampling import SHARE_BURST, ShareSampler
 from service.settings import Settings
 from service.tenants import create_key
 from tenancy import Database
 from tests.support.environment import DatabaseUrls
 from tests.support.http import connect
-from tests.support.tracing import Tracing
+from tests.support.tracing import Tracing, tracing
 from tests.support.workflows import REGISTRY
 
 THEIRS = "0af7651916cd43dd8448eb211c80319c"
@@ -98,3 +99,22 @@ async def test_what_is_refused_is_no_error_of_ours_and_nobodys_span(traced: Trac
     assert (await client.post("/v1/runs", json=BODY)).status_code == 401
     assert {span.status.status_code for span in traced.spans()} == {StatusCode.UNSET}
     assert "run.create single" not in traced.names()
+
+
+class TestShares:
+    @pytest.fixture
+    def traced(self) -> Iterator[Tracing]:
+        with tracing(ShareSampler()) as opened:
+            yield opened
+
+    async def test_whoever_looks_at_runs_often_has_their_creation_traced_all_the_same(
+        self, client: httpx.AsyncClient, traced: Tracing
+    ) -> None:
+        """A share is fifty requests at once, and five more a second."""
+        run = (await client.post("/v1/runs", json=BODY)).json()
+        for _ in range(80):
+            assert (await client.get(f"/v1/runs/{run['id']}")).status_code == 200
+        looks = len(traced.named("GET /v1/runs/{run_id}"))
+        assert SHARE_BURST <= looks < 80
+        await client.post("/v1/runs", json=BODY)
+        assert len(traced.named("run.create single")) == 2
