@@ -14,9 +14,10 @@ from kernel.queries.run_get import RunView, run_get, run_progress
 from kernel.queries.run_logs import OLDEST, run_logs
 from kernel.queries.stage_get import stage_outputs
 from kernel.queries.step_list import step_get
+from kernel.states import RunStatus
 from service.auth import Scope
 from service.console import json_text, waterfall
-from service.console.run_reading import no_such_run, read_run
+from service.console.run_reading import Reading, no_such_run, read_run
 from service.console.runs import RUNS
 from service.console.visits import PAGE_HEADERS, Visit, page
 from service.http.queries import page_of
@@ -46,7 +47,7 @@ _KINDS: Final[Mapping[str, tuple[str, tuple[EventType, ...] | None]]] = {
             EventType.WORKFLOW_FAILED, EventType.WORKFLOW_CANCELLED,
         ),
     ),
-    "stages": ("Stages", waterfall.TYPES),
+    "stages": ("Stages", waterfall.STAGE_TYPES),
     "progress": ("Progress", (EventType.STAGE_PROGRESS,)),
     "signals": ("Signals", (EventType.STEP_SIGNALLED,)),
     "annotations": ("Annotations", (EventType.ANNOTATION_CREATED,)),
@@ -66,6 +67,7 @@ async def show_run(visit: Visit) -> ASGIResponse:
         "run": run.summary,
         "waterfall": reading.waterfall,
         "error": orjson.loads(run.summary.error) if run.summary.error else None,
+        "cancellation": _cancellation(reading),
         "input": json_text.shown(run.input),
         "output": json_text.shown(run.output),
         "config": json_text.shown(run.config) if run.config != "{}" else None,
@@ -77,6 +79,14 @@ async def show_run(visit: Visit) -> ASGIResponse:
         "may_redrive": visit.may(Scope.RUNS_WRITE) and reading.is_over,
     }
     return visit.show("run.html", context)
+
+
+def _cancellation(reading: Reading) -> str | None:
+    """Return why the run was cancelled, empty where nobody said; None when it was not."""
+    if reading.run.summary.status is not RunStatus.CANCELLED:
+        return None
+    said = (event.data for event in reading.lifecycle[::-1] if event.type == EventType.WORKFLOW_CANCELLED)
+    return str(orjson.loads(next(said, "{}")).get("reason") or "")
 
 
 @page(RouteSpec("GET", f"{RUN}/events", "A run's events.", scope=Scope.RUNS_READ, query=("kind", "cursor")))

@@ -21,6 +21,7 @@ from service.console.run import RUN
 from service.console.run_reading import Portion, read_run
 from service.console.steps import MOST_BYTES, PAGE_SIZE, shown_steps
 from service.console.visits import Visit, page
+from service.console.waterfall import ENDING_TYPES
 from service.http.routing import RouteSpec
 from service.problems import not_found
 
@@ -61,7 +62,7 @@ async def show_stage(visit: Visit) -> ASGIResponse:
         "stage": stage,
         "name": reading.names.get(stage.stage_id, stage.stage_id),
         "waits_here": [wait for wait in reading.waits if wait.stage_id in {None, stage_id}],
-        "attempts": attempts_of(event for event in reading.lifecycle if event.stage_id == stage_id),
+        "attempts": attempts_of(event for event in reading.lifecycle if event.stage_id in {None, stage_id}),
         "input": json_text.shown(given),
         "output": json_text.shown(outputs.get(stage.stage_id)),
         "is_lost": {"input": is_lost, "output": outputs.get(stage.stage_id, "") is None},
@@ -76,9 +77,13 @@ async def show_stage(visit: Visit) -> ASGIResponse:
 
 
 def attempts_of(events: Iterable[EventView]) -> list[Attempt]:
-    """Return a stage's attempts with how each ended, from its lifecycle events."""
+    """Return a stage's attempts with how each ended, from its lifecycle events and those of its run."""
     attempts: list[Attempt] = []
     for event in events:
+        if event.stage_id is None:
+            if event.type in ENDING_TYPES and attempts and attempts[-1].ended_at is None:
+                attempts[-1].outcome, attempts[-1].ended_at = "CANCELLED", event.occurred_at
+            continue
         data = orjson.loads(event.data)
         if event.type == EventType.STAGE_STARTED:
             attempts.append(Attempt(int(data.get("attempt", len(attempts) + 1)), event.occurred_at))

@@ -15,12 +15,11 @@ from kernel.execution.ledger import StepKind
 from kernel.queries.run_events import EventView
 from kernel.queries.run_get import RunView, StageView
 from kernel.queries.step_list import StepView
-from kernel.states import TERMINAL_STAGE_STATUSES
+from kernel.states import TERMINAL_STAGE_STATUSES, StageStatus
 from service.console.timescale import Break, Interval, Tick, Timescale, note_on
 from service.console.words import between, duration
 
-# The events that a waterfall is made of: few, however long the history is.
-TYPES: Final = (
+STAGE_TYPES: Final = (
     EventType.STAGE_STARTED,
     EventType.STAGE_COMPLETED,
     EventType.STAGE_SUSPENDED,
@@ -28,6 +27,10 @@ TYPES: Final = (
     EventType.STAGE_FAILED,
     EventType.STAGE_SKIPPED,
 )
+# What ends every stage that is not over, without a word at each of them.
+ENDING_TYPES: Final = (EventType.WORKFLOW_FAILED, EventType.WORKFLOW_CANCELLED)
+# The events that a waterfall is made of: few, however long the history is.
+TYPES: Final = (*STAGE_TYPES, *ENDING_TYPES, EventType.WORKFLOW_STARTED)
 # What something is that takes time; the names are classes of the style.
 QUEUED, RUNNING, DONE, FAILED, WAITING, BACKOFF, STOPPED = (
     "queued", "running", "done", "failed", "waiting", "backoff", "stopped",
@@ -132,7 +135,7 @@ def _tracks(run: RunView, events: Sequence[EventView], steps: Sequence[StepView]
         done = stage.completed_at
         opened[stage.group + 1] = max(filter(None, (ended, done)), default=None)
     for stage in run.stages:
-        own = [event for event in events if event.stage_id == stage.stage_id]
+        own = [event for event in events if event.stage_id in {None, stage.stage_id}]
         stage_end = stage.completed_at or end
         yield _Track(stage, list(_stretches(stage, own, opened.get(stage.group), stage_end)))
         for step in steps:
@@ -143,14 +146,23 @@ def _tracks(run: RunView, events: Sequence[EventView], steps: Sequence[StepView]
 def _stretches(
     stage: StageView, events: Sequence[EventView], opened: datetime | None, end: datetime
 ) -> Iterator[Stretch]:
-    """Yield what a stage's time was spent on, as its events tell it."""
+    """Yield what a stage's time was spent on, as its events, and those of its run, tell it."""
     state, since, note = QUEUED, opened, ""
     for event in events:
         at = event.occurred_at
+        if event.stage_id is None and since is not None and at < since:
+            # Of the time before a redrive, when the stage was not yet its group's turn.
+            continue
+        if event.type == EventType.WORKFLOW_STARTED:
+            since = since if state else at
+            continue
         if since is not None and state and at > since:
             yield Stretch(_ended(state, event.type), since, at, note)
         state, note = _after(event, note)
         since = at
+    if not state and stage.status is StageStatus.PENDING:
+        # A redrive has reopened it.
+        state, note = QUEUED, ""
     if since is None or not state or end <= since:
         return
     if stage.status in TERMINAL_STAGE_STATUSES and state == RUNNING:
@@ -170,6 +182,8 @@ def _after(event: EventView, note: str) -> tuple[str, str]:
 def _ended(state: str, event_type: str) -> str:
     if event_type in {EventType.STAGE_RETRYING, EventType.STAGE_FAILED} and state == RUNNING:
         return FAILED
+    if event_type in ENDING_TYPES and state == RUNNING:
+        return STOPPED
     return DONE if state == RUNNING else state
 
 
@@ -194,7 +208,15 @@ def _line(track: _Track, names: Mapping[str, str], scale: Timescale, *, is_first
         took = duration((track.stretches[0].end - track.stretches[0].start).total_seconds())
         note = f"attempt {step.attempt}" if step.attempt > 1 else ""
         return Line(
-            stage.stage_id, step.step_id, step.status.upper(), note, took, bars, step.step_id, step.kind, stage.group
+            stage.stage_id,
+            step.step_id,
+            _status_of(step, stage),
+            note,
+            took,
+            bars,
+            step.step_id,
+            step.kind,
+            stage.group,
         )
     note = f"attempt {stage.attempt}" if stage.attempt > 1 else ""
     if note and not is_redriven:
@@ -211,6 +233,15 @@ def _line(track: _Track, names: Mapping[str, str], scale: Timescale, *, is_first
         group=stage.group,
         is_first_of_group=is_first,
     )
+
+
+def _status_of(step: StepView, stage: StageView) -> str:
+    """Return a step's status in the words of stages: nobody goes on with what its stage left behind."""
+    if step.status in {"completed", "failed"}:
+        return step.status.upper()
+    if stage.status in TERMINAL_STAGE_STATUSES:
+        return StageStatus.CANCELLED
+    return StageStatus.RUNNING if step.status == "running" else StageStatus.SUSPENDED
 
 
 def _bar(stretch: Stretch, scale: Timescale) -> Bar:

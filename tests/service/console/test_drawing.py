@@ -113,6 +113,32 @@ class TestWaterfall:
         assert (first.kind, first.x + first.width) == ("running", 100)
         assert (second.kind, second.x + second.width) == ("stopped", 50)
 
+    def test_what_was_at_work_when_its_sibling_failed_stopped_then(self) -> None:
+        def of_run(sequence: int, name: str, seconds: float) -> EventView:
+            return EventView(sequence, f"workflow:{name}", None, "{}", at(seconds))
+
+        events = [
+            of_run(1, "started", 0), event(2, "started", 0), event(3, "started", 0, "b"), event(4, "failed", 1, "b"),
+            of_run(5, "failed", 1), of_run(6, "started", 6), event(7, "started", 8, data='{"attempt": 2}'),
+        ]  # fmt: skip
+        run = run_of(RunStatus.RUNNING, stage("a", StageStatus.RUNNING), stage("b", StageStatus.PENDING))
+        drawn = waterfall.draw(run, {}, events, [], at(10))
+        assert drawn is not None
+        first, second = ([(bar.kind, bar.x, bar.width) for bar in line.bars] for line in drawn.lines)
+        assert first == [("stopped", 0, 10), ("running", 80, 20)]
+        assert second == [("failed", 0, 10), ("queued", 60, 40)], "reopened by the redrive"
+        attempts = attempts_of(each for each in events if each.stage_id in {None, "a"})
+        assert [(each.number, each.outcome, each.ended_at) for each in attempts] == [
+            (1, "CANCELLED", at(1)), (2, "RUNNING", None),
+        ]  # fmt: skip
+
+    def test_a_step_that_its_stage_left_behind_waits_for_nothing(self) -> None:
+        step = StepView("a", "nap", 1, "sleep", "pending", 0, None, None, None, None, None, at(1), None)
+        run = run_of(RunStatus.CANCELLED, stage("a", StageStatus.CANCELLED, end=2), end=2)
+        drawn = waterfall.draw(run, {}, [event(1, "started", 0)], [step], at(9))
+        assert drawn is not None
+        assert drawn.lines[1].status == "CANCELLED"
+
     def test_a_later_group_waits_from_the_end_of_the_one_before(self) -> None:
         run = run_of(RunStatus.RUNNING, stage("a", StageStatus.COMPLETED, end=5), stage("b", StageStatus.PENDING, 2))
         drawn = waterfall.draw(run, {}, [event(1, "started", 0), event(2, "completed", 5)], [], at(10))

@@ -214,6 +214,8 @@ class TestActions:
         assert (await api.get(f"/v1/runs/{run}")).json()["status"] == "CANCELLED"
         events = (await api.get(f"/v1/runs/{run}/events")).json()["data"]
         assert events[-1]["data"]["reason"] == "by mistake"
+        told = (await client.get(f"/console/runs/{run}")).text.partition('id="cancelled-title"')[2]
+        assert "by mistake" in told.partition("</section>")[0]
         again = await send(client, f"/console/runs/{run}/cancel")
         assert again.headers["location"].endswith("done=over")
 
