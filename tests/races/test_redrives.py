@@ -278,3 +278,34 @@ async def test_an_effect_that_ends_after_the_redrive_is_kept_where_its_step_stil
     new.clock.advance(hours=2)
     await finish(new)
     assert (calls, await run_of(look, run_id)) == ([], ("COMPLETED", "done"))
+
+
+async def test_a_claim_given_back_after_its_run_had_ended_leaves_what_it_was_told(make: Make, look: Look) -> None:
+    """It was to run beside what a vanished worker may have done, and never began: whoever does is told of that one."""
+    told: list[tuple[int, bool]] = []
+
+    async def body(ctx: StageContext[Any]) -> Any:
+        await ctx.step.run("effect", lambda step: told.append((step.attempt, step.is_reclaim)))
+
+    hand = make(body)
+    run_id = await hand.start()
+    job = await hand.lease()
+    asking = {
+        "kind": "run", "seq": 1, "lease_s": 60.0, "external_key": "tny-effect", "on_reclaim": "rerun", "stage_attempt": 1
+    }  # fmt: skip
+    for number in (1, 2):
+        (claimed,) = await hand.write(
+            StepOp("claim", job.fence, "effect", {**asking, "claim_id": str(UUID(int=number))})
+        )
+        assert claimed.row is not None
+        assert (claimed.verdict, claimed.row.is_reclaim) == ("mine", number > 1)
+        hand.clock.advance(seconds=61)
+    await hand.cancel(run_id)
+    given_back = {"attempt": 2, "claim_id": str(UUID(int=2)), "status": "pending", "delay_s": 0.0}
+    (answer,) = await hand.write(StepOp("outcome", job.fence, "effect", given_back))
+    assert answer.verdict == "done"
+
+    await redrive(hand, run_id)
+    await finish(hand)
+    assert told == [(3, True)]
+    assert (await run_of(look, run_id))[0] == "COMPLETED"
