@@ -111,7 +111,7 @@ async def run_stage(invocation: StageInvocation, threads: Executor | None = None
     steps = invocation.steps
     if steps is None:
         return _body_outcome(invocation, await _guarded(invocation, lambda: _call_body(invocation, context, threads)))
-    steps.threads, steps.on_thread = threads, invocation.note_thread
+    steps.threads, steps.on_thread, steps.body = threads, invocation.note_thread, asyncio.current_task()
     try:
         result = await _guarded(invocation, lambda: _call_body(invocation, context, threads))
         return await steps.conclude(None if result is _SUSPENDED else _body_outcome(invocation, result))

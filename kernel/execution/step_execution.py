@@ -35,6 +35,9 @@ logger = logging.getLogger(__name__)
 DEFAULT_LINGER_S = 0.01
 # How long a body that leaves to wait lets a poll beside it take, which has no lease.
 LANDING_S = 300.0
+# For how long a wait holds its body when branches beside it do nothing with steps, and how often, while they do.
+HOLD_S = 0.1
+HOLDS = 10
 # How long steps whose bodies were told to stop may take to end before their leases are left to lapse.
 STOP_S = 0.5
 UNSAFE = error_name_of(StepNotReplaySafeError)
@@ -67,6 +70,7 @@ class _State:
     is_over: bool = False
     has_warned: bool = False
     replayed: int = 0
+    moves: int = 0
 
 
 @dataclass(slots=True)
@@ -104,6 +108,7 @@ class StepExecution:
         self.max_result_bytes: int | None = None
         self.threads: Executor | None = None
         self.on_thread: Callable[[Any], None] = lambda _future: None
+        self.body: asyncio.Task[Any] | None = None
         self._ledger = ledger
         self._owner = owner
         self._abort = abort
@@ -174,6 +179,7 @@ class StepExecution:
             )
             raise self._state.fatal
         self._state.used[name] = kind
+        self._state.moves += 1
         seq = len(self._state.used)
         row = (await self._ledger_rows()).get(name)
         self._state.replayed += row is not None and row.status == "completed"
@@ -304,6 +310,7 @@ class StepExecution:
         try:
             result = await asyncio.shield(task)
         except Suspension:
+            await self._hold_back()
             self._state.has_suspended = True
             raise
         except Exception:
@@ -312,6 +319,24 @@ class StepExecution:
         self._hear(wait)
         return result
 
+    async def _hold_back(self) -> None:
+        """Let branches beside a wait come to their next steps, before it takes the body away from all of them.
+
+        A body that awaits the wait by itself has none beside it. A branch that is cancelled meanwhile, by a timeout of
+        its own for instance, leaves to wait too; one whose body is cancelled, as on a stop, is cancelled.
+        """
+        if asyncio.current_task() is self.body or self._state.is_over or self._abort.aborted:
+            return
+        try:
+            for _ in range(HOLDS):
+                moves = self._state.moves
+                await asyncio.sleep(HOLD_S)
+                if moves == self._state.moves:
+                    return
+        except asyncio.CancelledError:
+            if self.body is not None and self.body.cancelling():
+                raise
+
     def _hear(self, wait: Wait) -> None:
         """Note that the body has the answer of a step, unless another one has sent it away before."""
         if not self._state.has_suspended:
@@ -319,6 +344,7 @@ class StepExecution:
 
     def _landed(self, task: "asyncio.Task[Any]") -> None:
         self._in_flight.pop(task, None)
+        self._state.moves += 1
         if not task.cancelled():
             task.exception()
 

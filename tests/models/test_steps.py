@@ -71,6 +71,8 @@ def world(database_urls: DatabaseUrls, monkeypatch: pytest.MonkeyPatch) -> Itera
     # The worker's own clock goes with the engine's: a process that stood still finds its leases as old as they are.
     for module in (steps, step_execution):
         monkeypatch.setattr(module, "monotonic", opened.loop.time)
+    # No time passes by itself: what waits for others to go on looks at them once and leaves.
+    monkeypatch.setattr(step_execution, "HOLD_S", 0.0)
     yield opened
     opened.close()
 
