@@ -7,8 +7,9 @@ from tenantry.workflow_definitions as kept
 where kept.tenant_id = :tenant_id::uuid and kept.workflow_id = :workflow_id::text and kept.version = :version::text
 
 -- name: archive
--- Keep what these stages had come to, their outputs as payloads, or their digests; and, of those whose steps go (:abandoned), under which keys
--- effects are known outside that nobody will ask for again. An attempt that was given back on a stop is superseded like any.
+-- Keep what these stages had come to, their outputs as payloads, or their digests (run_annotations.sql looks those up); and, of
+-- those whose steps go (:abandoned), under which keys effects are known outside that nobody will ask for again. An
+-- attempt that was given back on a stop is superseded like any.
 insert into tenantry.workflow_annotations (tenant_id, run_id, stage_id, attempt, key, value, payload, created_at)
 select
   :tenant_id::uuid,
