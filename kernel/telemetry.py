@@ -40,6 +40,8 @@ from opentelemetry.trace import (
     TraceState,
 )
 
+from kernel.errors import StageAbortedError
+
 Attributes: TypeAlias = Mapping[str, str | bool | int | float]
 
 SCOPE: Final = "tenantry"
@@ -172,7 +174,7 @@ def _seal(work: Work) -> int:
 def on_step(step_id: str, op: str, attempt: int, attributes: Attributes | None = None) -> Generator[None]:
     """Run the block as the work of a step, in a span of its own where the run is sampled. What it raises is an error.
 
-    Leaving to wait (`BaseException`s that are no errors) is none.
+    Leaving to wait (`BaseException`s that are no errors) is none, and doing as one is told, to stop, is none either.
     """
     work = current_work()
     own = None if work is None else replace(work, step=step_id, op=op)
@@ -188,6 +190,8 @@ def on_step(step_id: str, op: str, attempt: int, attributes: Attributes | None =
         with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
             try:
                 yield
+            except StageAbortedError:
+                raise
             except Exception as error:
                 failed(span, type(error).__name__)
                 raise

@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
-from kernel import Kernel, Registry, RunCancel, RunCreate, StageContext, StepSignal, stage, workflow
+from kernel import Kernel, Registry, RunCancel, RunCreate, StageContext, Step, StepSignal, stage, workflow
 from kernel.telemetry import Work, format_traceparent, working
 from service.owned_span import OwnedSpan
 from service.spans import tenants_view
@@ -41,6 +41,16 @@ async def waits(ctx: StageContext, given: dict) -> dict:
     return {"answer": await ctx.step.wait_for_signal("approve", timeout="1h")}
 
 
+@stage("obeys")
+async def obeys(ctx: StageContext, given: dict) -> dict:
+    async def wait_for_the_end(step: Step) -> None:
+        await step.abort_signal.wait()
+        step.abort_signal.raise_if_aborted()
+
+    await ctx.step.run("wait", wait_for_the_end)
+    return {}
+
+
 @stage("flaky", max_attempts=1)
 async def flaky(ctx: StageContext, given: dict) -> dict:
     raise LookupError(f"secret {given}")
@@ -50,6 +60,7 @@ REGISTRY = Registry(
     [
         workflow("straight", input=dict).pipe(work).build(),
         workflow("patient", input=dict).pipe(waits).build(),
+        workflow("obedient", input=dict).pipe(obeys).build(),
         workflow("broken", input=dict).pipe(flaky).build(),
     ]
 )
@@ -151,6 +162,26 @@ async def test_a_failed_attempt_is_an_error_without_its_message(
     assert (finished.attributes or {})["tenantry.outcome"] == "failed"
     assert (finished.attributes or {})["error.type"] == "STAGE_FAILED"
     assert "secret" not in "".join(span.to_json() for span in traced.spans())
+
+
+async def test_a_step_that_stops_when_it_is_told_to_is_no_error(
+    traced: Tracing, database: Database, database_urls: DatabaseUrls, tenant: UUID, look: Look
+) -> None:
+    run_id = await start(database, tenant, "obedient")
+
+    async def has_begun() -> bool:
+        return bool(await look("select from tenantry.workflow_steps where run_id = %s", run_id))
+
+    async def has_ended() -> bool:
+        return bool(traced.named("job.execute obedient/obeys"))
+
+    async with running(settings(database_urls), REGISTRY):
+        await waiting.until(has_begun, "the step has begun", 20)
+        async with database.transaction(tenant) as tx:
+            await Kernel(REGISTRY).dispatch(RunCancel(run_id), tx)
+        await waiting.until(has_ended, "the body has stopped", 20)
+    traced.one("step.run wait")
+    assert {span.status.status_code for span in traced.spans()} == {StatusCode.UNSET}
 
 
 async def test_a_run_that_is_not_sampled_leaves_no_span_anywhere(
