@@ -4,6 +4,8 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import inf
+from time import monotonic
 from typing import Final, Literal, TypeAlias
 
 from opentelemetry.exporter.otlp.proto.http import metric_exporter, trace_exporter
@@ -22,19 +24,26 @@ HTTP: Final = "http/protobuf"
 GRPC: Final = "grpc"
 OPERATOR: Final = "operator"
 MAX_EXPORTERS: Final = 256
+# For how long nothing is sent for a tenant whose spans were not taken.
+PAUSE_S: Final = 30.0
 
 
 class TenantExporter(SpanExporter):
     """Sends each tenant's spans by themselves, with that tenant's id in a header, and all spans to the operator.
 
-    A tenant's copy is what the tenant may see: no hosts, no statements, no links to what is not its own.
+    A tenant's copy is what the tenant may see: no hosts, no statements, no links to what is not its own. Whose
+    spans were not taken has none sent for a while: an export is repeated for ten seconds, in which nobody's leave.
     """
 
-    def __init__(self, make: Callable[[str], SpanExporter], visibility: Visibility) -> None:
+    def __init__(
+        self, make: Callable[[str], SpanExporter], visibility: Visibility, clock: Callable[[], float] = monotonic
+    ) -> None:
         """`make` returns the exporter that sends with a given value of the header."""
         self._make = make
         self._visibility = visibility
         self._exporters: OrderedDict[str, SpanExporter] = OrderedDict()
+        self._clock = clock
+        self._refused: dict[str, float] = {}
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send the groups one after the other; one that fails does not stop the others."""
@@ -51,17 +60,26 @@ class TenantExporter(SpanExporter):
             exporter.shutdown()
 
     def _send(self, owner: str, group: Sequence[ReadableSpan]) -> SpanExportResult:
+        if self._clock() < self._refused.get(owner, -inf):
+            return SpanExportResult.FAILURE
         try:
-            return self._exporter(owner).export(group)
+            result = self._exporter(owner).export(group)
         except Exception:
             logger.exception("spans_not_sent", extra={"owner": owner, "spans": len(group)})
-            return SpanExportResult.FAILURE
+            result = SpanExportResult.FAILURE
+        if result is SpanExportResult.SUCCESS:
+            self._refused.pop(owner, None)
+        elif owner != OPERATOR:
+            self._refused[owner] = self._clock() + PAUSE_S
+        return result
 
     def _exporter(self, owner: str) -> SpanExporter:
         found = self._exporters.pop(owner, None) or self._make(owner)
         self._exporters[owner] = found
         if len(self._exporters) > MAX_EXPORTERS:
-            self._exporters.popitem(last=False)[1].shutdown()
+            forgotten, exporter = self._exporters.popitem(last=False)
+            self._refused.pop(forgotten, None)
+            exporter.shutdown()
         return found
 
 

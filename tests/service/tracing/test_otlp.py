@@ -1,13 +1,15 @@
 """Spans that leave the process, as a real receiver gets them over HTTP and gRPC; and what a worker that is killed leaves."""
 
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID, uuid4
 
 import pytest
 from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import Link, SpanContext, StatusCode, TraceFlags, Tracer
 
@@ -15,13 +17,15 @@ from kernel import RunCreate
 from kernel.telemetry import Work, working
 from service import sampling, telemetry
 from service.environment import SettingsError
-from service.exporters import span_exporter_of
+from service.exporters import PAUSE_S, TenantExporter, span_exporter_of
 from service.metrics import engine
 from service.otlp import sender_of
+from service.visibility import Visibility
 from tests.support.arena import Arena, arena
 from tests.support.environment import DatabaseUrls
 from tests.support.grpc_receiver import GrpcReceiver
 from tests.support.metrics import OtlpReceiver, Received
+from tests.support.tracing import Tracing
 
 
 def decoded(request: Any) -> list[dict[str, object]]:
@@ -148,6 +152,44 @@ def test_no_span_of_one_tenants_takes_those_of_another_along(collector: Collecto
         "link",
     ]
     assert got[str(mine)] == told
+
+
+class Refusing(SpanExporter):
+    """Takes nobody's spans while it `refuses`, and notes each try."""
+
+    def __init__(self, owner: str, tries: list[str], refuses: set[str]) -> None:
+        self._owner, self._tries, self._refuses = owner, tries, refuses
+
+    def export(self, _spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self._tries.append(self._owner)
+        if "raise" in self._refuses:
+            raise ConnectionError
+        return SpanExportResult.FAILURE if self._owner in self._refuses else SpanExportResult.SUCCESS
+
+
+@pytest.mark.parametrize("how", ["refuse", "raise"])
+def test_a_tenant_whose_spans_are_refused_keeps_nobody_elses_waiting(traced: Tracing, how: str) -> None:
+    mine, theirs = uuid4(), uuid4()
+    for owner in (mine, theirs):
+        with working(Work(owner, uuid4())):
+            trace.get_tracer("t").start_span("span").end()
+    tries: list[str] = []
+    refuses = {str(mine)} if how == "refuse" else {"raise"}
+    now = 0.0
+    exporter = TenantExporter(lambda owner: Refusing(owner, tries, refuses), Visibility(), lambda: now)
+
+    def tried() -> set[str]:
+        tries.clear()
+        exporter.export(traced.spans())
+        return set(tries)
+
+    everybody = {"operator", str(mine), str(theirs)}
+    assert tried() == everybody
+    refused = {str(mine)} if how == "refuse" else {str(mine), str(theirs)}
+    assert tried() == everybody - refused
+    now = PAUSE_S
+    refuses.clear()
+    assert tried() == tried() == everybody
 
 
 def test_metrics_leave_by_either(collector: Collector) -> None:
