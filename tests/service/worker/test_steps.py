@@ -4,12 +4,15 @@ import asyncio
 import time
 from collections import Counter
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
+from kernel import StageContext
 from tests.support.arena import Arena
 from tests.support.hosts import running, settings
 from tests.support.proxy import LossyProxy
+from tests.support.stagehand import Stagehand
 from tests.support.stress import RUNGS
 from tests.support.waiting import until
 
@@ -96,3 +99,27 @@ async def test_each_thread_of_a_step_that_does_not_stop_keeps_a_slot_until_it_re
         assert executor.room == executor.concurrency - 3
         await ring.noted("end", 3)
         await until(lambda: executor.abandoned == 0, "the slots are free")
+
+
+async def test_the_replay_of_a_worker_that_died_goes_on_within_a_moment_of_its_next_poll(ring: Arena) -> None:
+    """Leases are looked for once a second. Its own lease would be stale four minutes later."""
+
+    async def body(ctx: StageContext[Any]) -> Any:
+        return await ctx.step.wait_for_signal("approve", timeout="1h")
+
+    hand = Stagehand(ring.database, ring.tenant_id, body)
+    # Its next poll is a minute behind the lease, and so comes while the other worker is looking already.
+    hand.clock.advance(seconds=-57)
+    run_id = await hand.start()
+    await hand.go()
+    await hand.signal(run_id, "approve", "yes")
+    assert (await hand.lease()).replay
+    (job,) = await ring.rows("select available_at from tenantry.job_queue where run_id = %(run)s", run=run_id)
+    async with running(settings(ring.urls), hand.registry):
+        assert await ring.all_over() == {"COMPLETED": 1}
+    (run,) = await ring.rows(
+        "select completed_at, output from tenantry.workflow_runs where run_id = %(run)s", run=run_id
+    )
+    assert run["output"] == "yes"
+    late_s = (run["completed_at"] - job["available_at"]).total_seconds()
+    assert 0 <= late_s < 3, "a look a second, a look for work, the body"
