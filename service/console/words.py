@@ -11,6 +11,7 @@ from markupsafe import Markup
 from kernel.queries.queue_get import WaitReason
 from kernel.queries.tenant_get import MAX_COUNT
 
+_LEAST: Final = 0.0005
 _MINUTE: Final = 60
 _HOUR: Final = 60 * _MINUTE
 _DAY: Final = 24 * _HOUR
@@ -37,16 +38,22 @@ def duration(seconds: float | None) -> str:
     if seconds is None:
         return NOTHING
     seconds = max(seconds, 0.0)
+    if 0 < seconds < _LEAST:
+        return "< 1 ms"
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < _MINUTE:
         return f"{seconds:.1f} s" if seconds < _DOUBLE_DIGITS else f"{seconds:.0f} s"
     whole = round(seconds)
     if whole < _HOUR:
-        return f"{whole // _MINUTE} m {whole % _MINUTE} s"
+        return _two(whole // _MINUTE, "m", whole % _MINUTE, "s")
     if whole < _DAY:
-        return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE} m"
-    return f"{whole // _DAY} d {whole % _DAY // _HOUR} h"
+        return _two(whole // _HOUR, "h", whole % _HOUR // _MINUTE, "m")
+    return _two(whole // _DAY, "d", whole % _DAY // _HOUR, "h")
+
+
+def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:
+    return f"{large} {large_unit} {small} {small_unit}" if small else f"{large} {large_unit}"
 
 
 def between(start: datetime | None, end: datetime | None) -> str:

@@ -16,6 +16,12 @@ AXE = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best
 # What the colours of the dark change.
 CONTRAST = {"runOnly": ["color-contrast"]}
 AXE_SCRIPT = Axe()
+# What is wider than the box that hides the rest of it, but for lines that end in an ellipsis.
+CUT_OFF = """[...document.querySelectorAll('main *')].filter((each) => {
+  const style = getComputedStyle(each);
+  return each.scrollWidth > each.clientWidth + 1 && each.clientWidth > 1 && style.overflowX === 'hidden'
+    && style.textOverflow !== 'ellipsis';
+}).map((each) => `${each.tagName}.${each.className}`)"""
 EVENTS = 10_000
 ORDER = {"order_id": "A-1", "total": 120}
 
@@ -252,9 +258,11 @@ def test_pages_are_accessible_and_readable_on_a_phone(desk_of: Any) -> None:
     for path in paths:
         page = desk.open(path)
         check(page, path)
-        page.set_viewport_size({"width": 390, "height": 844})
-        # Nothing sticks out: a page scrolls one way only.
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
+        for width in (390, 320):
+            page.set_viewport_size({"width": width, "height": 844})
+            # Nothing sticks out, and nothing is cut off: a page scrolls one way only.
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+            assert page.evaluate(CUT_OFF) == [], (path, width)
         page.set_viewport_size({"width": 1280, "height": 860})
     # In the dark the same with other colours: where there are most of them.
     page.emulate_media(color_scheme="dark")
@@ -262,6 +270,19 @@ def test_pages_are_accessible_and_readable_on_a_phone(desk_of: Any) -> None:
         check(desk.open(path), f"{path} in the dark", CONTRAST)
     page.get_by_role("button", name="Sign out").click()
     check(page, "sign in")
+
+
+def test_all_tables_are_read_on_a_phone_without_scrolling_sideways(desk_of: Any) -> None:
+    desk = desk_of(viewport={"width": 390, "height": 844})
+    run = desk.start("orders", input={"order_id": "A-2", "total": 666}, tags=["t" * 64])
+    desk.run(run, wait=20)
+    for path in ("/console", f"/console/runs/{run}", f"/console/runs/{run}/stage?id=stock", f"/console/runs/{run}/steps",
+                 "/console/workflows", "/console/workers", "/console/keys"):  # fmt: skip
+        page = desk.open(path)
+        wide = page.locator(".scroll").evaluate_all(
+            "(all) => all.filter((each) => each.scrollWidth > each.clientWidth).length"
+        )
+        assert wide == 0, path
 
 
 def test_pages_do_not_jump_when_they_bring_themselves_up_to_date(desk: Any) -> None:

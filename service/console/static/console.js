@@ -24,6 +24,13 @@ function tellTimes() {
 
 setInterval(tellTimes, 1000);
 
+// -- where we are --------------------------------------------------------------------------------------------------
+// On a narrow screen the navigation may be longer than the line.
+
+const here = document.querySelector(".top nav [aria-current]");
+// Not by `scrollIntoView`: the first Tab would go on from there, and not to the link past the navigation.
+if (here) here.parentElement.scrollLeft += Math.max(here.getBoundingClientRect().right - here.parentElement.getBoundingClientRect().right, 0);
+
 // -- copying -------------------------------------------------------------------------------------------------------
 
 function offerCopies(within) {

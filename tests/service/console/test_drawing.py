@@ -318,7 +318,7 @@ class TestJson:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(None, words.NOTHING), (0, "0 ms"), (0.84, "840 ms"), (3.21, "3.2 s"), (42.4, "42 s"), (125, "2 m 5 s"), (7_500, "2 h 5 m"), (100_000, "1 d 3 h")],
+    [(None, words.NOTHING), (0, "0 ms"), (0.0002, "< 1 ms"), (120, "2 m"), (86_400, "1 d"), (0.84, "840 ms"), (3.21, "3.2 s"), (42.4, "42 s"), (125, "2 m 5 s"), (7_500, "2 h 5 m"), (100_000, "1 d 3 h")],
 )  # fmt: skip
 def test_durations_are_told_as_one_says_them(seconds: float | None, text: str) -> None:
     assert words.duration(seconds) == text
