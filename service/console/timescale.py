@@ -25,6 +25,7 @@ _ALL: Final = 100.0
 _AS_GOOD_AS: Final = 0.999
 _LEAST_ROOM: Final = 20.0
 _LABEL_ROOM: Final = 9.0
+_BREAK_LABEL_ROOM: Final = 15.0
 _LAST_LABEL: Final = 94.0
 _NAMED_BREAKS: Final = 3
 _STEPS: Final = (1, 2, 5, 10)
@@ -58,6 +59,11 @@ class Break:
     def seconds(self) -> float:
         """How long the pause was."""
         return (self.pause.end - self.pause.start).total_seconds()
+
+    @property
+    def has_label(self) -> bool:
+        """Whether there is room to write over it how long it was."""
+        return self.width >= _BREAK_LABEL_ROOM
 
 
 class Timescale:

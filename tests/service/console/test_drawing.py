@@ -58,6 +58,7 @@ class TestTimescale:
         scale = Timescale(Interval(at(0), at(week)), [Interval(at(0), at(2)), Interval(at(week - 2), at(week))])
         assert note_on(scale.breaks) == "The timeline is cut where nothing was done for long: 6 d 23 h."
         assert [tick.label for tick in scale.ticks()][-1] == "6 d 23 h", "where it goes on"
+        assert [each.has_label for each in scale.breaks] == [True]
         # What was done keeps its proportions and takes most of the width.
         assert scale.at(at(2)) == pytest.approx(100 - scale.at(at(week - 2)))
         assert scale.at(at(2)) > 35
