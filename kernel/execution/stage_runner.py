@@ -31,8 +31,8 @@ from kernel.errors import (
 from kernel.execution.abort import AbortSignal
 from kernel.execution.context import ContextSources, StageContext
 from kernel.execution.journal import StageJournal
+from kernel.execution.leaving import Suspension, consists_of
 from kernel.execution.outcome import StageCompleted, StageFailed, StageOutcome, error_text, failure_of
-from kernel.execution.step_execution import Suspension, consists_of
 from kernel.execution.steps import Steps
 from kernel.payloads import dump_typed, pointer_token
 

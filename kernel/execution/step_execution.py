@@ -5,15 +5,17 @@ import logging
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from contextlib import suppress
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from time import monotonic
-from typing import Any, cast
+from typing import Any
 
 from opentelemetry import trace
 
 from kernel.errors import RunNotFoundError
 from kernel.execution.abort import AbortSignal
+from kernel.execution.leaving import Suspension
 from kernel.execution.ledger import Ledger, StepAnswer, StepKind, StepOp, StepOwner, StepRow, Wait
 from kernel.execution.outcome import StageCompleted, StageOutcome, StageSuspended, failure_of
 from kernel.execution.script import ScriptedEnd, StepScript
@@ -41,10 +43,8 @@ HOLDS = 10
 # How long steps whose bodies were told to stop may take to end before their leases are left to lapse.
 STOP_S = 0.5
 UNSAFE = error_name_of(StepNotReplaySafeError)
-
-
-class Suspension(BaseException):
-    """Leaves a body that has to wait. No Exception, so that a body's `except Exception` does not swallow it."""
+# Whose step's function this is called from, if from one.
+_WITHIN: ContextVar["StepExecution | None"] = ContextVar("tenantry_within_step", default=None)
 
 
 @dataclass(slots=True)
@@ -68,6 +68,7 @@ class _State:
     fatal: StepError | None = None
     is_abandoned: bool = False
     is_over: bool = False
+    has_landed: bool = False
     has_warned: bool = False
     replayed: int = 0
     moves: int = 0
@@ -134,6 +135,7 @@ class StepExecution:
             trace.get_current_span().add_event("steps.replayed", {"tenantry.steps": self._state.replayed})
         is_swallowed = self._state.has_suspended and isinstance(outcome, StageCompleted)
         await self._land(is_suspending=outcome is None or is_swallowed)
+        self._state.has_landed = True
         self.remaining = await self._queue.settle()
         try:
             self._queue.raise_failure()
@@ -155,7 +157,7 @@ class StepExecution:
 
     async def stop(self) -> None:
         """Stop the steps in flight, the body having been cancelled, and give back the leases of those that ended."""
-        self._state.is_over = True
+        self._state.is_over = self._state.has_landed = True
         under_way = [*self._in_flight, *((self._reading,) if self._reading is not None else ())]
         for task in under_way:
             task.cancel()
@@ -193,7 +195,9 @@ class StepExecution:
         if self._state.fatal is not None:
             # The stage fails with it, whatever its body makes of it: nothing more begins.
             raise self._state.fatal
-        if self._state.is_over or self._state.is_abandoned:
+        # Whose body has left, a step under way may still ask for others inside of it.
+        is_over = self._state.is_over and (self._state.has_landed or _WITHIN.get() is not self)
+        if is_over or self._state.is_abandoned:
             raise Suspension
 
     async def _ledger_rows(self) -> dict[str, StepRow]:
@@ -303,7 +307,11 @@ class StepExecution:
         of them is still heard when the execution concludes.
         """
         wait = Wait(use.step_id, use.kind)
-        task = asyncio.get_running_loop().create_task(work)
+        # It is the step around it that hears, and is waited for.
+        is_inner = _WITHIN.get() is self
+        context = copy_context()
+        context.run(_WITHIN.set, self)
+        task = asyncio.get_running_loop().create_task(work, context=context)
         self._in_flight[task] = _Flight(wait, monotonic() + lasts_s)
         task.add_done_callback(self._landed)
         self._state.unheard.append(wait)
@@ -314,9 +322,9 @@ class StepExecution:
             self._state.has_suspended = True
             raise
         except Exception:
-            self._hear(wait)
+            self._hear(wait, always=is_inner)
             raise
-        self._hear(wait)
+        self._hear(wait, always=is_inner)
         return result
 
     async def _hold_back(self) -> None:
@@ -337,9 +345,9 @@ class StepExecution:
             if self.body is not None and self.body.cancelling():
                 raise
 
-    def _hear(self, wait: Wait) -> None:
-        """Note that the body has the answer of a step, unless another one has sent it away before."""
-        if not self._state.has_suspended:
+    def _hear(self, wait: Wait, *, always: bool = False) -> None:
+        """Note that what a step came to is no news to the body, which has not been sent away before, or `always`."""
+        if wait in self._state.unheard and (always or not self._state.has_suspended):
             self._state.unheard.remove(wait)
 
     def _landed(self, task: "asyncio.Task[Any]") -> None:
@@ -375,16 +383,3 @@ def _is_running(answer: StepAnswer) -> bool:
 
 def _is_unsafe(row: StepRow) -> bool:
     return row.error_type == UNSAFE
-
-
-def consists_of(error: BaseException, kind: type[BaseException]) -> bool:
-    """Whether an error is of a kind, or a group of nothing else: what a task group makes of it."""
-    if isinstance(error, BaseExceptionGroup):
-        return cast("BaseExceptionGroup[BaseException]", error).split(kind)[1] is None
-    return isinstance(error, kind)
-
-
-def is_cancelled(error: BaseException) -> bool:
-    """Whether this is the cancellation of the running task, and not one that foreign code raised by itself."""
-    task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

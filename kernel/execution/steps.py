@@ -17,11 +17,12 @@ from kernel.counts import COUNTS
 from kernel.errors import StageAbortedError
 from kernel.execution.abort import AbortSignal
 from kernel.execution.durations import Duration, parse_duration
-from kernel.execution.ledger import StepOp, StepRow
+from kernel.execution.leaving import Suspension, consists_of, is_cancelled
+from kernel.execution.ledger import StepOp, StepRow, Wait
 from kernel.execution.outcome import error_text, failure_of
 from kernel.execution.script import ScriptedEnd
 from kernel.execution.step_calls import call, decode, encode
-from kernel.execution.step_execution import LANDING_S, StepExecution, StepUse, Suspension, consists_of, is_cancelled
+from kernel.execution.step_execution import LANDING_S, StepExecution, StepUse
 from kernel.execution.step_options import OnReclaim, RunOptions, external_key, run_options
 from kernel.step_errors import (
     StepError,
@@ -266,7 +267,8 @@ class Steps(StepExecution):
         self, use: StepUse, options: RunOptions, row: StepRow, claim: dict[str, Any], error: BaseException
     ) -> None:
         if consists_of(error, Suspension):
-            # A step inside of this one waits: this one is run again when that one has ended.
+            # A step inside of this one waits: this one is run again when that one is due, and is no news before.
+            self._hear(Wait(use.step_id, use.kind), always=True)
             self._queue.put(self._op("outcome", use, **claim, status="pending", delay_s=0.0))
             raise Suspension from None
         if consists_of(error, StageAbortedError) and self._abort.reason in ("shutdown", "lease-lost"):
