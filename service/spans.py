@@ -131,9 +131,12 @@ async def write(tx: TenantTransaction, spans: Iterable[OwnedSpan], visibility: V
         await tx.send([(SQL["insert"], {"items": orjson.dumps(rows).decode(), "cap": MAX_SPANS})])
 
 
-async def prune(tx: TenantTransaction, older_than: datetime) -> None:
-    """Throw away a page of spans that started before an instant (aware), of runs created before it."""
-    await tx.send([(SQL["prune"], {"older_than": older_than, "limit": PRUNE_PAGE})])
+async def prune(tx: TenantTransaction, older_than: datetime) -> bool:
+    """Throw away a page of spans that started before an instant (aware), of runs created before it.
+
+    Returns whether there may be more.
+    """
+    return await tx.execute(SQL["prune"], older_than=older_than, limit=PRUNE_PAGE) >= PRUNE_PAGE
 
 
 def tenants_view(span: OwnedSpan, visibility: Visibility) -> dict[str, Any]:

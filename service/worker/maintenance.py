@@ -16,6 +16,8 @@ from tenancy import Database, DatabaseUnavailableError, load_sql
 logger = logging.getLogger(__name__)
 SQL = load_sql(__file__)
 PURGE_PAGE = 500
+# Of old spans, at most, each time that a tenant has its turn.
+PRUNE_PAGES = 20
 
 
 class Maintenance:
@@ -71,12 +73,15 @@ class Maintenance:
         async with self._database.transaction(tenant_id) as tx:
             await self._kernel.dispatch(IdempotencyExpire(), tx)
             kept = await tx.fetch_one(SQL["retention"])
-            if kept is not None:
-                await prune(tx, kept["now"] - self._settings.span_retention)
-            retention = kept["retention"] if kept is not None else None
-            if retention is None:
-                retention = self._settings.retention
-            if not retention or kept is None:
+            if kept is None:
                 return
-            now: datetime = kept["now"]
-            await self._kernel.dispatch(RunPurge(now - retention, limit=PURGE_PAGE), tx)
+            older_than: datetime = kept["now"] - self._settings.span_retention
+            has_more = await prune(tx, older_than)
+            retention = kept["retention"] if kept["retention"] is not None else self._settings.retention
+            if retention:
+                await self._kernel.dispatch(RunPurge(kept["now"] - retention, limit=PURGE_PAGE), tx)
+        # There may be thousands of tenants before this one's next turn, and each run may have left a thousand spans.
+        for _ in range(PRUNE_PAGES if has_more else 0):
+            async with self._database.transaction(tenant_id) as tx:
+                if not await prune(tx, older_than):
+                    return

@@ -8,11 +8,14 @@ import pytest
 from opentelemetry import baggage, context, trace
 from opentelemetry.trace import Link, SpanContext, TraceFlags
 
-from kernel import Kernel, Registry, RunCreate, RunPurge, StageContext, stage, workflow
+from kernel import Kernel, KernelLimits, Registry, RunCreate, RunPurge, StageContext, stage, workflow
 from kernel.queries.run_trace import run_trace
 from kernel.telemetry import Work, working
 from service import spans
+from service.settings import Settings
 from service.spans import LINGER_S, MANY, SpanStore, prune
+from service.worker import maintenance
+from service.worker.dispatcher import Dispatcher
 from tenancy import Database
 from tests.support import waiting
 from tests.support.environment import DatabaseUrls
@@ -215,6 +218,32 @@ async def test_old_spans_go_and_young_ones_stay(
         async with database.transaction(hand.tenant_id) as tx:
             await prune(tx, datetime.now(UTC) + older_than)
         assert len(await look("select from tenantry.spans where run_id = %s", run_id)) == left
+
+
+@pytest.mark.parametrize(("pages", "left"), [(20, 0), (1, 3)])
+async def test_a_workers_rounds_throw_old_spans_away_page_after_page_up_to_a_bound(
+    traced: Tracing, hand: HandWorker, monkeypatch: pytest.MonkeyPatch, pages: int, left: int
+) -> None:
+    database = hand.database
+    run_id = await hand.create("single")
+    with working(Work(hand.tenant_id, run_id)):
+        for number in range(6):
+            trace.get_tracer("t").start_span(f"span {number}").end()
+    await traced.telemetry.store.flush(database)
+    monkeypatch.setattr(spans, "PRUNE_PAGE", 2)
+    monkeypatch.setattr(maintenance, "PRUNE_PAGES", pages)
+
+    async def kept(retention: timedelta) -> int:
+        rounds = maintenance.Maintenance(
+            Settings(span_retention=retention), hand.kernel, database, Dispatcher(database, REGISTRY, KernelLimits())
+        )
+        await rounds._purge(hand.tenant_id)
+        async with database.transaction(hand.tenant_id) as tx:
+            return len(await run_trace(tx, run_id))
+
+    assert await kept(timedelta(hours=1)) == 7
+    # Negative: what is to come is old as well, since ids say nothing below a millisecond.
+    assert await kept(timedelta(hours=-1)) == left
 
 
 async def test_purge_takes_the_spans_of_its_runs(
