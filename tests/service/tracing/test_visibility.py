@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,7 +11,8 @@ from uuid import UUID, uuid4
 
 import pytest
 from opentelemetry import baggage, trace
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.context import Context, attach, set_value
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags, TraceState
 
@@ -47,6 +49,19 @@ def shown(span: ReadableSpan, visibility: Visibility | None = None) -> dict[str,
 
 
 # -- forgeries
+
+
+class Forger(SpanProcessor):
+    """Has the last word about every span's attributes, as a library that a body sets up could."""
+
+    def __init__(self, tenant: str) -> None:
+        self._claims = {"tenant.id": tenant, "tenantry.run.id": tenant}
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:  # noqa: ARG002 - the SDK's
+        span.set_attributes(self._claims)
+
+    def _on_ending(self, span: Span) -> None:
+        span.set_attributes(self._claims)
 
 
 @stage("forge")
@@ -91,6 +106,19 @@ async def forge(ctx: StageContext, other: dict) -> dict:
     above = trace.set_span_in_context(trace.NonRecordingSpan(foreign))
     with tracer.start_as_current_span("through a parent", above, links=[Link(foreign, {"tenant.id": str(tenant)})]):
         leave("below a foreign parent")
+    bare = threading.Thread(target=leave, args=["in a bare thread"])
+    bare.start()
+    bare.join()
+
+    async def nest() -> None:
+        leave("in a nested loop")
+
+    await asyncio.to_thread(asyncio.run, nest())
+    trace.get_tracer_provider().add_span_processor(Forger(str(tenant)))  # type: ignore[attr-defined]
+    leave("past a processor")
+    # Attached, and never detached: the context goes with this body's task.
+    attach(set_value("tenant.id", str(tenant), context))
+    leave("in an attached context")
     tracer = trace.get_tracer(SCOPE)
     leave("as the engine")
     with trace.get_tracer("mine").start_as_current_span("through links", links=[Link(foreign)]):
@@ -147,6 +175,8 @@ async def test_no_body_can_have_its_spans_taken_for_another_tenants(
     ] == ["run.create forger"]
     rows = await look("select * from tenantry.spans where tenant_id = %s and run_id = %s", tenant, mine)
     names = {row["name"] for row in rows}
+    assert {"in a nested loop", "past a processor", "in an attached context"} <= names
+    assert "in a bare thread" not in names
     assert {"through baggage", "below baggage", "through a parent", "as the engine", "through links"} <= names
     assert "through the variable" not in names
     for row in rows:
@@ -159,7 +189,7 @@ async def test_no_body_can_have_its_spans_taken_for_another_tenants(
         assert str(other_tenant) not in str(row["attributes"])
     # What it said in the engine's words outside of the engine's scope is gone, and so it is from what operators get.
     assert {row["attributes"].get("tenantry.step") for row in rows if row["name"] == "below baggage"} == {None}
-    for span in traced.named("through the variable"):
+    for span in (*traced.named("through the variable"), *traced.named("in a bare thread")):
         assert not [name for name in span.attributes or {} if name.startswith(("tenant.", "tenantry."))]
 
 
@@ -183,6 +213,19 @@ async def test_a_task_that_outlives_its_tenants_body_tells_that_tenant_nothing_o
     rows = await look("select tenant_id, attributes from tenantry.spans where name = 'errand'")
     assert [(row["tenant_id"], row["attributes"]["for"]) for row in rows] == [(tenant, str(tenant))]
     assert len(traced.named("errand")) == 2
+
+
+def test_a_span_is_whose_it_was_when_it_began_whoever_ends_it(traced: Tracing) -> None:
+    mine, theirs = Work(uuid4(), uuid4()), Work(uuid4(), uuid4())
+    with working(mine):
+        span = trace.get_tracer("mine").start_span("long")
+    with working(theirs):
+        span.set_attribute("tenant.id", str(theirs.tenant_id))
+        span.end()
+    (owned,) = traced.spans()
+    assert isinstance(owned, OwnedSpan)
+    assert owned.work == mine
+    assert (owned.attributes or {})["tenant.id"] == str(mine.tenant_id)
 
 
 # -- the allow-list
