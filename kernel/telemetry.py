@@ -12,7 +12,7 @@ because that leaves the process in outbound headers.
 
 import hashlib
 import secrets
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from time import time_ns
 from types import NoneType
-from typing import Final, TypeAlias
+from typing import Final
 from uuid import UUID
 
 from opentelemetry import trace
@@ -40,9 +40,9 @@ from opentelemetry.trace import (
     TraceState,
 )
 
+from kernel import spans
 from kernel.errors import StageAbortedError
-
-Attributes: TypeAlias = Mapping[str, str | bool | int | float]
+from kernel.spans import Attributes
 
 SCOPE: Final = "tenantry"
 # In a context: whether the run that a new root belongs to is sampled. A host's sampler goes by it.
@@ -184,17 +184,18 @@ def on_step(step_id: str, op: str, attempt: int, attributes: Attributes | None =
             yield
         return
     with working(own):
-        span = tracing.start_span(
-            f"{op} {step_id}", attributes={"tenantry.step.attempt": attempt, **(attributes or {})}
-        )
-        with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
-            try:
+        said = {"tenantry.step.attempt": attempt, **(attributes or {})}
+        span = spans.begin(tracing, f"{op} {step_id}", attributes=said)
+        try:
+            with trace.use_span(span, record_exception=False, set_status_on_exception=False):
                 yield
-            except StageAbortedError:
-                raise
-            except Exception as error:
-                failed(span, type(error).__name__)
-                raise
+        except StageAbortedError:
+            raise
+        except Exception as error:
+            failed(span, type(error).__name__)
+            raise
+        finally:
+            spans.end(span)
 
 
 @contextmanager
@@ -261,7 +262,7 @@ class Creation:
     def tell(self) -> None:
         """Tell of the creation, as a moment."""
         if self._span is not None:
-            self._span.end(self._at_ns)
+            spans.end(self._span, self._at_ns)
 
 
 def creation_of(
@@ -285,13 +286,14 @@ def creation_of(
         context = trace.set_span_in_context(NonRecordingSpan(given), context)
     at_ns = time_ns() if at is None else nanoseconds(at)
     with working(work):
-        span = tracing.start_span(
+        span = spans.begin(
+            tracing,
             f"run.create {work.workflow}",
             context,
-            SpanKind.PRODUCER,
+            kind=SpanKind.PRODUCER,
             attributes=messaging("send", work.workflow),
             links=links,
-            start_time=at_ns,
+            at_ns=at_ns,
         )
     own = span.get_span_context()
     if not own.is_valid:
@@ -316,15 +318,11 @@ def tell(tenant_id: UUID, markers: Sequence[Marker]) -> None:
     for marker in markers:
         at = nanoseconds(marker.at)
         with working(marker.work(tenant_id)):
-            span = tracing.start_span(
-                marker.name,
-                trace.set_span_in_context(NonRecordingSpan(marker.parent)),
-                attributes=marker.attributes,
-                start_time=at,
-            )
+            below = trace.set_span_in_context(NonRecordingSpan(marker.parent))
+            span = spans.begin(tracing, marker.name, below, attributes=marker.attributes, at_ns=at)
         if marker.attributes.get("tenantry.outcome") == "failed":
             failed(span, str(marker.attributes.get("tenantry.error.code", "failed")))
-        span.end(at)
+        spans.end(span, at)
 
 
 def start_execution(work: Work, stored: SpanContext, *, is_first: bool, attributes: Attributes) -> Span:
@@ -343,10 +341,11 @@ def start_execution(work: Work, stored: SpanContext, *, is_first: bool, attribut
     else:
         context, links = set_value(RUN_SAMPLED, value=True, context=Context()), (Link(stored),)
     with working(work):
-        return tracing.start_span(
+        return spans.begin(
+            tracing,
             f"job.execute {work.workflow}/{work.stage}",
             context,
-            SpanKind.CONSUMER,
+            kind=SpanKind.CONSUMER,
             attributes={**messaging("process", work.workflow), **attributes},
             links=links,
         )

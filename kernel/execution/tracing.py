@@ -12,6 +12,7 @@ from opentelemetry import trace
 from opentelemetry.context import attach
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan, Span, SpanKind
 
+from kernel import spans
 from kernel.counts import COUNTS
 from kernel.execution.outcome import StageFailed, StageOutcome
 from kernel.jobs import LeasedJob
@@ -68,10 +69,11 @@ class ExecutionSpan:
         if tracing is not None:
             work = replace(self.work, op="job.settle")
             with working(work):
-                self._settling = tracing.start_span(
+                self._settling = spans.begin(
+                    tracing,
                     f"job.settle {work.workflow}/{work.stage}",
                     trace.set_span_in_context(self.span),
-                    SpanKind.CLIENT,
+                    kind=SpanKind.CLIENT,
                     attributes=messaging("settle", work.workflow),
                 )
 
@@ -90,12 +92,12 @@ class ExecutionSpan:
         if outcome is not None:
             COUNTS.execution.observe(monotonic() - self.began_at)
         if self._settling is not None:
-            self._settling.end()
+            spans.end(self._settling)
         if self.span.is_recording():
             self.span.set_attribute("tenantry.outcome", name)
             if isinstance(outcome, StageFailed) and status == "settled":
                 failed(self.span, outcome.error.partition(":")[0])
-            self.span.end()
+            spans.end(self.span)
 
     @contextmanager
     def entered(self) -> Generator[None]:

@@ -7,7 +7,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context, set_value
 from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanKind
 
-from kernel import KernelError
+from kernel import KernelError, spans
 from kernel.telemetry import SHARE, failed, parse_traceparent, tracer
 from service.problems import ProblemError
 
@@ -37,8 +37,8 @@ def request_span(name: str, context: Context, links: tuple[Link, ...]) -> Genera
     if tracing is None:
         yield trace.INVALID_SPAN
         return
-    span = tracing.start_span(name, context, SpanKind.SERVER, links=links)
-    with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+    span = spans.begin(tracing, name, context, kind=SpanKind.SERVER, links=links)
+    with trace.use_span(span, record_exception=False, set_status_on_exception=False):
         try:
             yield span
         except ProblemError as problem:
@@ -51,6 +51,8 @@ def request_span(name: str, context: Context, links: tuple[Link, ...]) -> Genera
         except Exception as error:
             failed(span, type(error).__name__)
             raise
+        finally:
+            spans.end(span)
 
 
 def shown_path(path: str) -> str:

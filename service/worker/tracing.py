@@ -4,7 +4,7 @@ from uuid import UUID
 
 from opentelemetry.context import Context
 
-from kernel import Ticked
+from kernel import Ticked, spans
 from kernel.telemetry import Work, messaging, tracer, working
 
 
@@ -22,4 +22,4 @@ def tell_tick(tenant_id: UUID, ticked: Ticked, began_ns: int) -> None:
         "tenantry.tick.reaped": len(ticked.reaped.leases),
     }
     with working(Work(tenant_id, op="tick")):
-        tracing.start_span("tick", Context(), attributes=found, start_time=began_ns).end()
+        spans.end(spans.begin(tracing, "tick", Context(), attributes=found, at_ns=began_ns))

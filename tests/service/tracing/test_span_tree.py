@@ -5,7 +5,8 @@ from datetime import timedelta
 from uuid import UUID, uuid4
 
 from opentelemetry import propagate, trace
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
@@ -51,6 +52,11 @@ async def obeys(ctx: StageContext, given: dict) -> dict:
     return {}
 
 
+@stage("charges", max_attempts=1)
+async def charges(ctx: StageContext, given: dict) -> dict:
+    return {"charged": await ctx.step.run("charge", lambda: 1)}
+
+
 @stage("flaky", max_attempts=1)
 async def flaky(ctx: StageContext, given: dict) -> dict:
     raise LookupError(f"secret {given}")
@@ -60,6 +66,7 @@ REGISTRY = Registry(
     [
         workflow("straight", input=dict).pipe(work).build(),
         workflow("patient", input=dict).pipe(waits).build(),
+        workflow("harmless", input=dict).pipe(charges).build(),
         workflow("obedient", input=dict).pipe(obeys).build(),
         workflow("broken", input=dict).pipe(flaky).build(),
     ]
@@ -182,6 +189,27 @@ async def test_a_step_that_stops_when_it_is_told_to_is_no_error(
         await waiting.until(has_ended, "the body has stopped", 20)
     traced.one("step.run wait")
     assert {span.status.status_code for span in traced.spans()} == {StatusCode.UNSET}
+
+
+class Faulty(SpanProcessor):
+    """Fails wherever it is asked, as one that a host has added may."""
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:  # noqa: ARG002 - the SDK's
+        raise RuntimeError(span.name)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        raise RuntimeError(span.name)
+
+
+async def test_a_processor_that_fails_costs_no_run_anything(
+    traced: Tracing, database: Database, database_urls: DatabaseUrls, tenant: UUID, look: Look
+) -> None:
+    assert traced.telemetry.provider is not None
+    traced.telemetry.provider.add_span_processor(Faulty())
+    run_id = await start(database, tenant, "harmless")
+    await execute(database_urls, look, run_id)
+    (run,) = await look("select status, output from tenantry.workflow_runs where run_id = %s", run_id)
+    assert (run["status"], run["output"]) == ("COMPLETED", {"charged": 1})
 
 
 async def test_a_run_that_is_not_sampled_leaves_no_span_anywhere(

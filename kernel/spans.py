@@ -1,0 +1,42 @@
+"""Spans that fail nobody: what hosts have set up runs when a span begins and ends, and it may raise.
+
+The database is the truth about a run. A processor that somebody added must not cost a settle, a step or a caller's
+transaction, so what it raises is logged and the span is left out.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanKind, Tracer
+
+logger = logging.getLogger(__name__)
+Attributes: TypeAlias = Mapping[str, str | bool | int | float]
+
+
+def begin(  # noqa: PLR0913 - as many as the API's own
+    tracer: Tracer,
+    name: str,
+    context: Context | None = None,
+    *,
+    kind: SpanKind = SpanKind.INTERNAL,
+    attributes: Attributes | None = None,
+    links: Sequence[Link] = (),
+    at_ns: int | None = None,
+) -> Span:
+    """Return a span that begins now, or at `at_ns`; one that records nothing in its parent's place where that fails."""
+    try:
+        return tracer.start_span(name, context, kind, attributes, links, at_ns)
+    except Exception:
+        logger.exception("span_not_begun")
+        return NonRecordingSpan(trace.get_current_span(context).get_span_context())
+
+
+def end(span: Span, at_ns: int | None = None) -> None:
+    """End a span, now or at `at_ns`."""
+    try:
+        span.end(at_ns)
+    except Exception:
+        logger.exception("span_not_ended")
