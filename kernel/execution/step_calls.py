@@ -55,6 +55,12 @@ async def call(
     return await result if inspect.isawaitable(result) else result
 
 
+async def is_true(function: Callable[[Any], object], value: object) -> bool:
+    """Ask a function, coroutine function or not, about a value."""
+    answer = function(value)
+    return bool(await answer if inspect.isawaitable(answer) else answer)
+
+
 def is_coroutine_function(function: Callable[..., Any]) -> bool:
     """Whether calling it makes a coroutine: a function, a method, a partial of one or an object with such a call."""
     while isinstance(function, functools.partial):
@@ -106,17 +112,45 @@ def decode(step_id: str, text: str | None, model: Any) -> Any:
     """Return a stored result as plain JSON data, or as `model` where one is given.
 
     Raises:
+        StepResultNotSerializableError: it holds a number that Python does not read.
         StepModelMismatchError: what is stored does not fit the model.
     """
     data = "null" if text is None else text
     if model is None:
-        return json.loads(data)
+        try:
+            return json.loads(data)
+        except ValueError as error:
+            # An integer of more digits than Python reads (sys.set_int_max_str_digits).
+            raise StepResultNotSerializableError(step_id, f"its result cannot be read back: {error}") from None
     try:
         return _adapter(model).validate_json(data)
     except ValidationError as error:
         raise StepModelMismatchError(step_id, clean_text(f"does not fit its model: {error}", 4_000)) from None
 
 
-@functools.lru_cache(maxsize=256)
+def check_model(model: object) -> None:
+    """Check a model that results are to be read as.
+
+    Raises:
+        ValueError: Pydantic knows no such type.
+    """
+    try:
+        if model is not None:
+            _adapter(model)
+    except Exception as error:  # noqa: BLE001 - whatever Pydantic makes of it
+        text = clean_text(f"{type(error).__name__}: {error}", 1_000)
+        message = f"model: {model!r:.100} is no type that results can be read as: {text}"
+        raise ValueError(message) from None
+
+
 def _adapter(model: Any) -> TypeAdapter[Any]:
+    try:
+        return _kept_adapter(model)
+    except TypeError:
+        # Not hashable, as an Annotated with a dictionary is not.
+        return TypeAdapter(model)
+
+
+@functools.lru_cache(maxsize=256)
+def _kept_adapter(model: Any) -> TypeAdapter[Any]:
     return TypeAdapter(model)

@@ -1,6 +1,7 @@
 """The options of durable steps, checked before anything is recorded, and what follows from them alone."""
 
 import hashlib
+import inspect
 import json
 import random
 from collections.abc import Mapping
@@ -98,6 +99,20 @@ def _backoff(options: Mapping[str, object] | None) -> tuple[float, float, bool]:
         message = f"retry_backoff: jitter {jitter!r} is neither True nor False"
         raise ValueError(message)  # noqa: TRY004 - every bad option is a ValueError
     return float(factor), parse_duration(cast("Duration", max_delay), name="retry_backoff max_delay"), jitter
+
+
+def check_callable(name: str, function: object) -> None:
+    """Check a function that is handed to a step.
+
+    Raises:
+        ValueError: it cannot be called, as what a call has returned already.
+    """
+    if callable(function):
+        return
+    if inspect.iscoroutine(function):
+        function.close()
+    message = f"{name}: {function!r:.100} cannot be called; give the function, not what it returns"
+    raise ValueError(message)
 
 
 def check_step_id(step_id: object) -> str:

@@ -21,9 +21,9 @@ from kernel.execution.leaving import Suspension, consists_of, is_cancelled
 from kernel.execution.ledger import StepOp, StepRow, Wait
 from kernel.execution.outcome import error_text, failure_of
 from kernel.execution.script import ScriptedEnd
-from kernel.execution.step_calls import call, decode, encode
+from kernel.execution.step_calls import call, check_model, decode, encode, is_true
 from kernel.execution.step_execution import LANDING_S, StepExecution, StepUse
-from kernel.execution.step_options import OnReclaim, RunOptions, external_key, run_options
+from kernel.execution.step_options import OnReclaim, RunOptions, check_callable, external_key, run_options
 from kernel.step_errors import (
     StepError,
     StepLeaseLostError,
@@ -75,7 +75,7 @@ class _Poll:
     """How a `wait_for` step polls; durations in seconds."""
 
     poll: Callable[..., Any]
-    ready: Callable[[Any], bool]
+    ready: Callable[[Any], object]
     every_s: float
     backoff_s: float
 
@@ -115,6 +115,8 @@ class Steps(StepExecution):
             heartbeat=heartbeat,
             on_reclaim=on_reclaim,
         )
+        check_callable("fn", fn)
+        check_model(model)
         use = await self._use(id, "run")
         if use.row is not None and self._is_ended(use.row):
             return self._ended(use.row, model)
@@ -134,7 +136,7 @@ class Steps(StepExecution):
         id: str,  # noqa: A002 - the public name
         *,
         poll: Callable[..., Any],
-        ready: Callable[[Any], bool],
+        ready: Callable[[Any], object],
         every: Duration,
         timeout: Duration,  # noqa: ASYNC109 - durable: it outlives the process
         poll_backoff: Duration | None = None,
@@ -147,6 +149,8 @@ class Steps(StepExecution):
         every_s = parse_duration(every, name="every")
         backoff_s = every_s if poll_backoff is None else parse_duration(poll_backoff, name="poll_backoff")
         timeout_s = parse_duration(timeout, name="timeout")
+        check_callable("poll", poll)
+        check_callable("ready", ready)
         use = await self._use(id, "wait")
         if use.row is not None and self._is_ended(use.row):
             return self._ended(use.row, None)
@@ -168,6 +172,7 @@ class Steps(StepExecution):
         """
         timeout_s = parse_duration(timeout, name="timeout")
         keepalive_s = parse_duration(keepalive, name="keepalive", allow_zero=False)
+        check_model(model)
         use = await self._use(id, "signal")
         if use.row is not None and self._is_ended(use.row):
             return self._ended(use.row, model)
@@ -243,7 +248,7 @@ class Steps(StepExecution):
             with on_step(use.step_id, "step.run", row.attempt):
                 result = await call(function, step, self.threads, on_thread)
             text = encode(use.step_id, result, self.max_result_bytes)
-            value = decode(use.step_id, text, claimed.model)
+            value = None if claimed.model is not None else decode(use.step_id, text, None)
             self._end_function()
         except BaseException as error:
             if is_cancelled(error):
@@ -261,7 +266,7 @@ class Steps(StepExecution):
             if beating is not None:
                 beating.cancel()
         await self._record(self._op("outcome", use, **claim, status="completed", result=text), began, options.lease_s)
-        return value
+        return value if claimed.model is None else decode(use.step_id, text, claimed.model)
 
     async def _failed(
         self, use: StepUse, options: RunOptions, row: StepRow, claim: dict[str, Any], error: BaseException
@@ -346,7 +351,7 @@ class Steps(StepExecution):
         try:
             with on_step(use.step_id, "step.wait_for", 1):
                 value = await call(how.poll, step, self.threads, self.on_thread)
-            is_ready = how.ready(value)
+            is_ready = await is_true(how.ready, value)
         except BaseException as error:
             if is_cancelled(error) or consists_of(error, Suspension) or consists_of(error, StageAbortedError):
                 raise
