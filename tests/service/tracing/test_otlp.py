@@ -1,5 +1,6 @@
 """Spans that leave the process, as a real receiver gets them over HTTP and gRPC; and what a worker that is killed leaves."""
 
+import logging
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
@@ -130,7 +131,11 @@ def leave_what_no_exporter_can_encode(collector: Collector) -> None:
         tracer.start_span("parent", above).end()
 
 
-def test_no_span_of_one_tenants_takes_those_of_another_along(collector: Collector) -> None:
+def test_no_span_of_one_tenants_takes_those_of_another_along(
+    collector: Collector, caplog: pytest.LogCaptureFixture
+) -> None:
+    # The exporter logs a key that it leaves out as it is, and no report of tests carries a lone surrogate.
+    caplog.set_level(logging.CRITICAL, "opentelemetry.exporter.otlp.proto.common._internal")
     mine, theirs = uuid4(), uuid4()
     with working(Work(mine, uuid4())):
         leave_what_no_exporter_can_encode(collector)
