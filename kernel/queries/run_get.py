@@ -144,7 +144,7 @@ async def stages_of(tx: TenantTransaction, run_id: UUID) -> tuple[StageView, ...
             started_at=row["started_at"],
             completed_at=row["completed_at"],
             next_poll_at=row["next_poll_at"],
-            waiting_for=_wait(row["waiting_for"]) if row["status"] == StageStatus.SUSPENDED else None,
+            waiting_for=wait_of(row["waiting_for"]) if row["status"] == StageStatus.SUSPENDED else None,
         )
         for row in await tx.fetch_all(SQL["stages"], run_id=run_id)
     )
@@ -181,7 +181,8 @@ def summary_of(row: Row) -> RunSummary:
     )
 
 
-def _wait(text: str | None) -> WaitView | None:
+def wait_of(text: str | None) -> WaitView | None:
+    """Read a wait as a stage's row holds it."""
     if text is None:
         return None
     wait = json.loads(text)

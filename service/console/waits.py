@@ -13,7 +13,7 @@ from service.console.words import REASONS
 
 # A lease that has not been heard of for this share of its threshold is worth a word.
 SILENT_SHARE: Final = 3
-_STEP_WORDS: Final[Mapping[str, str]] = {
+STEP_WORDS: Final[Mapping[str, str]] = {
     "signal": "waits for a signal",
     "sleep": "sleeps",
     "wait": "polls until its condition holds",
@@ -93,7 +93,7 @@ def _suspension(stage: StageView, job: JobView | None, name: str) -> Wait | None
         )
     return Wait(
         subject=name,
-        text=f"It {_STEP_WORDS.get(waiting.kind, 'waits')}: no worker is busy with it meanwhile.",
+        text=f"It {STEP_WORDS.get(waiting.kind, 'waits')}: no worker is busy with it meanwhile.",
         stage_id=stage.stage_id,
         step_id=waiting.step_id,
         until=waiting.until,

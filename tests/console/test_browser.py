@@ -255,6 +255,7 @@ def test_pages_are_accessible_and_readable_on_a_phone(desk_of: Any) -> None:
         "/console/workflows", "/console/workflows/orders", "/console/workflows/orders/start", "/console/workers", "/console/keys",
         "/console/nothing", "/console/usage",
     ]  # fmt: skip
+    expect(desk.open("/console/runs").locator(f"#row-{waiting}")).to_contain_text("approve: waits for a signal")
     for path in paths:
         page = desk.open(path)
         check(page, path)

@@ -6,11 +6,12 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from kernel import StepSignal
+from kernel import RunCancel, StepSignal
 from kernel.queries.run_events import run_events
 from kernel.queries.run_get import definition_snapshot, run_get, run_progress
 from kernel.queries.run_list import NEWEST, RunFilter, active_run_ids, run_list
 from kernel.queries.run_logs import run_logs
+from kernel.queries.stage_active import stage_active
 from kernel.queries.step_list import step_get, step_list
 from kernel.states import RunStatus, StageStatus
 from tests.support.workflows import HandWorker
@@ -46,6 +47,21 @@ async def test_a_run_is_read_whole(hand: HandWorker) -> None:
     assert progress is not None
     assert progress.event_sequence == len(events)
     assert snapshot is not None
+
+
+async def test_what_runs_are_at_is_read_for_many_of_them_at_once(hand: HandWorker, other_tenant: UUID) -> None:
+    run_ids = [await hand.create("chain", 7), await hand.create("chain", 8), await hand.create("chain", 9)]
+    await hand.tick()
+    async with hand.transaction() as tx:
+        await hand.kernel.dispatch(RunCancel(run_ids[2]), tx)
+        found = await stage_active(tx, run_ids, limit=3)
+        assert {run_id: [(each.stage_id, each.status) for each in stages] for run_id, stages in found.items()} == {
+            run_id: [("first", StageStatus.RUNNING)] for run_id in run_ids[:2]
+        }
+        assert await stage_active(tx, [], limit=3) == {}
+        assert await stage_active(tx, run_ids, limit=0) == {}
+    async with HandWorker(hand.database, other_tenant).transaction() as tx:
+        assert await stage_active(tx, run_ids, limit=3) == {}
 
 
 async def test_another_tenant_reads_nothing(hand: HandWorker, other_tenant: UUID) -> None:

@@ -9,12 +9,14 @@ from uuid import UUID
 import pytest
 
 from kernel.queries.run_events import EventView
-from kernel.queries.run_get import RunSummary, RunView, StageView
+from kernel.queries.run_get import RunSummary, RunView, StageView, WaitView
 from kernel.queries.run_trace import SpanView
+from kernel.queries.stage_active import ActiveStage
 from kernel.queries.step_list import StepView
 from kernel.states import RunStatus, StageStatus
 from service.console import json_text, waterfall, words
 from service.console.forms import Form
+from service.console.runs import doing_of
 from service.console.schema_form import field_of, filled, value_of
 from service.console.stage import attempts_of
 from service.console.timescale import Interval, Timescale, note_on
@@ -222,6 +224,18 @@ class TestTrace:
         trace = trace_of([self.span("job", None, 0, status="ERROR", attributes='{"error.type": "LookupError"}')])
         assert trace is not None
         assert trace.trees[0].lines[0].notes == ("LookupError",)
+
+
+class TestRunList:
+    def test_a_run_says_what_its_stages_are_at(self) -> None:
+        wait = WaitView("signal", "approval", at(9))
+        stages = [
+            ActiveStage("pay", StageStatus.SUSPENDED, 1, wait),
+            ActiveStage("pack", StageStatus.RUNNING, 2, None),
+            ActiveStage("tell", StageStatus.PENDING, 0, None),
+        ]
+        assert doing_of(stages) == "pay: waits for a signal, pack: runs, attempt 2, …"
+        assert doing_of(stages[2:]) == "tell: is in line"
 
 
 class TestForms:
