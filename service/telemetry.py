@@ -20,6 +20,7 @@ from threading import Thread
 from time import monotonic
 from typing import Final
 from uuid import uuid4
+from weakref import ref
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -40,8 +41,6 @@ from service.spans import SpanStore
 from service.visibility import Visibility
 from tenancy import Database
 
-# Spans that began and have not ended; some never do, and whose the oldest of so many was is forgotten.
-MAX_OPEN: Final = 50_000
 # Of an attribute of a span or an event, unless `OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT` says otherwise.
 MAX_TEXT: Final = 16_384
 REFRESH_WITHIN_S: Final = 3.0
@@ -51,32 +50,32 @@ class OwningProcessor(SpanProcessor):
     """Stamps every span, libraries' included, with the work it is part of, and hands it on as that work's.
 
     The owner is taken when the span starts, from the engine's context variable, and kept here, where the span's own
-    code does not reach it.
+    code does not reach it, for as long as there is the span: one that never ends is forgotten with it, and however many
+    spans one tenant's bodies leave open, no other's lose their owner.
     """
 
     def __init__(self, processors: Sequence[SpanProcessor], store: SpanStore) -> None:
         self._processors = processors
         self._store = store
-        self._owners: dict[int, Work] = {}
+        self._owners: dict[int, tuple[ref[trace.Span], Work]] = {}
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:  # noqa: ARG002 - the SDK's signature
         """Take the owner."""
         work = current_work()
         if work is not None and not work.is_over and span.context is not None:
-            self.own(span.context.span_id, work)
+            self.own(span, work)
             span.set_attributes(work.attributes())
 
-    def own(self, span_id: int, work: Work) -> None:
-        """Name the owner of a span that began before it was known whose it is."""
-        self._owners[span_id] = work
-        if len(self._owners) > MAX_OPEN:
-            self._owners.pop(next(iter(self._owners)), None)
+    def own(self, span: trace.Span, work: Work) -> None:
+        """Name the owner of a span that has begun."""
+        owners, span_id = self._owners, span.get_span_context().span_id
+        owners[span_id] = ref(span, lambda _span: owners.pop(span_id, None)), work
 
     def on_end(self, span: ReadableSpan) -> None:
         """Hand it on. One with ids that are none has nowhere to belong to, and no exporter could encode it."""
         if span.context is None:
             return
-        work = self._owners.pop(span.context.span_id, None)
+        _, work = self._owners.pop(span.context.span_id, (None, None))
         if not is_sound(span.context) or (span.parent is not None and not is_sound(span.parent)):
             return
         owned = OwnedSpan(span, work)
@@ -110,7 +109,7 @@ class Telemetry:
         """Name the owner of a span that began before it was known whose it is."""
         if self.processor is not None and span.is_recording():
             span.set_attributes(work.attributes())
-            self.processor.own(span.get_span_context().span_id, work)
+            self.processor.own(span, work)
 
     async def run(self, database: Database) -> None:
         """Write tenants' spans until cancelled, and once more then; without tracing there is nothing to do."""

@@ -49,3 +49,10 @@ def test_the_kernel_imports_no_driver_and_no_socket(module: Module) -> None:
 def test_statements_need_no_session(path: Path) -> None:
     code = "\n".join(line.split("--")[0] for line in path.read_text().lower().splitlines())
     assert [word for word in FORBIDDEN_SQL if word in code] == []
+
+
+@pytest.mark.parametrize("module", modules("kernel", "tenancy"), ids=lambda module: module.path)
+def test_what_traces_is_the_hosts_affair_and_baggage_is_nobodys(module: Module) -> None:
+    imported = [line for line in module.text.splitlines() if line.startswith(("import ", "from ", "    from "))]
+    of_tracing = [line.split("opentelemetry", 1)[1] for line in imported if "opentelemetry" in line]
+    assert not [line for line in of_tracing if any(word in line for word in ("sdk", "exporter", "baggage", "propagat"))]

@@ -306,16 +306,22 @@ def test_no_name_on_the_list_is_one_of_a_place() -> None:
         )
 
 
-def test_spans_that_never_end_are_forgotten_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.telemetry.MAX_OPEN", 10)
+def test_spans_that_never_end_are_forgotten_and_however_many_are_open_none_loses_its_owner() -> None:
     made = make(resource_of("tests"), None, ALWAYS_ON)
     assert made.provider is not None
     assert made.processor is not None
     tracer = made.provider.get_tracer("t")
     with working(Work(uuid4(), uuid4())):
+        early = tracer.start_span("early")
+    with working(Work(uuid4(), uuid4())):
+        held = [tracer.start_span("held open") for _ in range(5_000)]
         for _ in range(25):
-            tracer.start_span("never ends")
-    assert len(made.processor._owners) == 10
+            tracer.start_span("dropped")
+    assert len(made.processor._owners) == 1 + len(held)
+    early.end()
+    assert sum(len(tenant.spans) for tenant in made.store._tenants.values()) == 1
+    del held
+    assert len(made.processor._owners) == 0
     made.provider.shutdown()
 
 
