@@ -126,9 +126,16 @@ class TestReports:
     ) -> None:
         run = await self.start_with(api, superuser, tenant)
         await superuser.execute(
-            "insert into tenantry.workflow_steps (tenant_id, run_id, stage_id, step_id, seq, kind, status, result, created_at)"
+            "insert into tenantry.workflow_stages (tenant_id, run_id, stage_id, group_number, number, status, attempt,"
+            " max_attempts, started_at, completed_at) values (%s, %s, 'other', 1, 2, 'COMPLETED', 1, 1, now(), now())",
+            (tenant, run),
+        )
+        await superuser.execute(
+            "insert into tenantry.workflow_steps"
+            " (tenant_id, run_id, stage_id, step_id, seq, kind, status, result, created_at, completed_at)"
             " select %s, %s, case when n <= 150 then 'other' else 'say' end, 'step-' || n, n, 'run', 'completed',"
-            " to_json(repeat('x', 5000)), now() + n * interval '1 second' from generate_series(1, 270) as n",
+            " to_json(repeat('x', 5000)), now() + n * interval '10 minutes', now() + n * interval '10 minutes 1 second'"
+            " from generate_series(1, 270) as n",
             (tenant, run),
         )
         client = await signed_in()
@@ -148,7 +155,11 @@ class TestReports:
         assert (await client.get(whole.replace("&amp;", "&"))).json() == "x" * 5000
         for wanted in ("of=result&stage=say&step=nobody", "of=output&stage=say&step=step-151", "of=result&stage=say"):
             assert (await client.get(f"/console/runs/{run}/payload?{wanted}")).status_code == 404
-        assert "Only the first 100 steps are drawn" in (await read(""))[0]
+        text, _ = await read("")
+        assert "Only the first 100 steps are drawn" in text
+        # A hundred pauses are drawn once, and not for each line.
+        assert "The timeline is cut in" in text
+        assert 0 < text.count('class="break"') <= 101
 
 
 class TestHostilePayloads:
