@@ -184,7 +184,7 @@ def on_step(step_id: str, op: str, attempt: int, attributes: Attributes | None =
             yield
         return
     with working(own):
-        said = {"tenantry.step.attempt": attempt, **(attributes or {})}
+        said = {**own.attributes(), "tenantry.step.attempt": attempt, **(attributes or {})}
         span = spans.begin(tracing, f"{op} {step_id}", attributes=said)
         try:
             with trace.use_span(span, record_exception=False, set_status_on_exception=False):
@@ -248,6 +248,7 @@ def _unsampled(run_id: UUID) -> SpanContext:
 
 
 # -- the engine's spans -----------------------------------------------------------------------------------------------
+# Each begins with the stamp of its work: where an application traces with a provider of its own, nobody else stamps it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +292,7 @@ def creation_of(
             f"run.create {work.workflow}",
             context,
             kind=SpanKind.PRODUCER,
-            attributes=messaging("send", work.workflow),
+            attributes={**work.attributes(), **messaging("send", work.workflow)},
             links=links,
             at_ns=at_ns,
         )
@@ -317,9 +318,12 @@ def tell(tenant_id: UUID, markers: Sequence[Marker]) -> None:
         return
     for marker in markers:
         at = nanoseconds(marker.at)
-        with working(marker.work(tenant_id)):
+        work = marker.work(tenant_id)
+        with working(work):
             below = trace.set_span_in_context(NonRecordingSpan(marker.parent))
-            span = spans.begin(tracing, marker.name, below, attributes=marker.attributes, at_ns=at)
+            span = spans.begin(
+                tracing, marker.name, below, attributes={**work.attributes(), **marker.attributes}, at_ns=at
+            )
         if marker.attributes.get("tenantry.outcome") == "failed":
             failed(span, str(marker.attributes.get("tenantry.error.code", "failed")))
         spans.end(span, at)
@@ -346,7 +350,7 @@ def start_execution(work: Work, stored: SpanContext, *, is_first: bool, attribut
             f"job.execute {work.workflow}/{work.stage}",
             context,
             kind=SpanKind.CONSUMER,
-            attributes={**messaging("process", work.workflow), **attributes},
+            attributes={**work.attributes(), **messaging("process", work.workflow), **attributes},
             links=links,
         )
 

@@ -30,7 +30,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.sampling import Sampler
 from opentelemetry.trace import ProxyTracerProvider
 
-from kernel.telemetry import Work, current_work
+from kernel.telemetry import SCOPE, Work, current_work
 from service.environment import SettingsError
 from service.exporters import metric_exporter_of, span_exporter_of
 from service.metrics import Source, engine
@@ -60,11 +60,12 @@ class OwningProcessor(SpanProcessor):
         self._owners: dict[int, tuple[ref[trace.Span], Work]] = {}
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:  # noqa: ARG002 - the SDK's signature
-        """Take the owner."""
+        """Take the owner; the engine's own spans begin with their stamp."""
         work = current_work()
         if work is not None and not work.is_over and span.context is not None:
             self.own(span, work)
-            span.set_attributes(work.attributes())
+            if span.instrumentation_scope is None or span.instrumentation_scope.name != SCOPE:
+                span.set_attributes(work.attributes())
 
     def own(self, span: trace.Span, work: Work) -> None:
         """Name the owner of a span that has begun."""

@@ -74,7 +74,7 @@ class ExecutionSpan:
                     f"job.settle {work.workflow}/{work.stage}",
                     trace.set_span_in_context(self.span),
                     kind=SpanKind.CLIENT,
-                    attributes=messaging("settle", work.workflow),
+                    attributes={**work.attributes(), **messaging("settle", work.workflow)},
                 )
 
     def end(self, status: str, outcome: StageOutcome | None) -> None:

@@ -14,12 +14,14 @@ def tell_tick(tenant_id: UUID, ticked: Ticked, began_ns: int) -> None:
     if tracing is None:
         return
     workflows = {job.workflow.id for job in ticked.leased}
+    work = Work(tenant_id, op="tick")
     found = {
+        **work.attributes(),
         **messaging("receive", workflows.pop() if len(workflows) == 1 else None, len(ticked.leased)),
         "tenantry.tick.leased": len(ticked.leased),
         "tenantry.tick.runs": len(ticked.runs.claimed),
         "tenantry.tick.promoted": ticked.promoted,
         "tenantry.tick.reaped": len(ticked.reaped.leases),
     }
-    with working(Work(tenant_id, op="tick")):
+    with working(work):
         spans.end(spans.begin(tracing, "tick", Context(), attributes=found, at_ns=began_ns))

@@ -6,7 +6,8 @@ from uuid import UUID, uuid4
 
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context
-from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
@@ -20,7 +21,7 @@ from tests.support import waiting
 from tests.support.environment import DatabaseUrls
 from tests.support.hosts import running, settings
 from tests.support.looking import Look
-from tests.support.tracing import Tracing, tracing
+from tests.support.tracing import Kept, Tracing, tracing
 from tests.support.workflows import HandWorker
 
 # What a request of a body's takes along.
@@ -273,3 +274,25 @@ async def test_what_was_rolled_back_is_told_to_no_trace(traced: Tracing, hand: H
             await hand.kernel.dispatch(RunCreate("single", {"n": 2}), tx)
             raise LookupError
     assert traced.names() == ["run.create single"]
+
+
+async def test_an_applications_own_provider_gets_the_engines_spans_with_their_stamp(hand: HandWorker) -> None:
+    kept = Kept()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    before = trace._TRACER_PROVIDER
+    trace._TRACER_PROVIDER = provider
+    try:
+        run_id = await hand.create("single")
+        async with hand.transaction() as tx:
+            await hand.kernel.bound_to(tx).run_to_completion(run_id)
+    finally:
+        trace._TRACER_PROVIDER = before
+        provider.shutdown()
+    told = {span.name: dict(span.attributes or {}) for span in kept.spans}
+    assert told.keys() == {
+        "run.create single", "run.started", "job.execute single/first", "job.settle single/first", "run.finished"
+    }  # fmt: skip
+    for name, attributes in told.items():
+        assert (attributes["tenant.id"], attributes["tenantry.run.id"]) == (str(hand.tenant_id), str(run_id)), name
+        assert attributes["tenantry.op"] == name.split()[0]
