@@ -4,7 +4,7 @@ import asyncio
 import functools
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -59,6 +59,19 @@ async def is_true(function: Callable[[Any], object], value: object) -> bool:
     """Ask a function, coroutine function or not, about a value."""
     answer = function(value)
     return bool(await answer if inspect.isawaitable(answer) else answer)
+
+
+def in_this_loop(work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], Coroutine[Any, Any, None]]:
+    """Return what does something in the running loop, wherever it is awaited: a thread may have a loop of its own."""
+    loop = asyncio.get_running_loop()
+
+    async def go() -> None:
+        if asyncio.get_running_loop() is loop:
+            await work()
+        else:
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), loop))
+
+    return go
 
 
 def is_coroutine_function(function: Callable[..., Any]) -> bool:

@@ -171,6 +171,11 @@ class StepExecution:
 
     async def _use(self, step_id: object, kind: StepKind) -> StepUse:
         name = check_step_id(step_id)
+        if self._is_elsewhere():
+            message = (
+                "asked for in another event loop than its body's; a thread reaches that by run_coroutine_threadsafe"
+            )
+            raise StepError(name, message)
         self._raise_if_over()
         self._queue.raise_failure()
         self._abort.raise_if_aborted()
@@ -190,6 +195,9 @@ class StepExecution:
             self._check_kind(name, kind, row)
             self._check_order(row, seq)
         return StepUse(name, seq, kind, row)
+
+    def _is_elsewhere(self) -> bool:
+        return self.body is not None and self.body.get_loop() is not asyncio.get_running_loop()
 
     def _raise_if_over(self) -> None:
         if self._state.fatal is not None:

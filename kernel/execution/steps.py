@@ -21,7 +21,7 @@ from kernel.execution.leaving import Suspension, consists_of, is_cancelled
 from kernel.execution.ledger import StepOp, StepRow, Wait
 from kernel.execution.outcome import error_text, failure_of
 from kernel.execution.script import ScriptedEnd
-from kernel.execution.step_calls import call, check_model, decode, encode, is_true
+from kernel.execution.step_calls import call, check_model, decode, encode, in_this_loop, is_true
 from kernel.execution.step_execution import LANDING_S, StepExecution, StepUse
 from kernel.execution.step_options import OnReclaim, RunOptions, check_callable, external_key, run_options
 from kernel.step_errors import (
@@ -239,7 +239,7 @@ class Steps(StepExecution):
                 raise StepLeaseLostError(use.step_id, "another execution has taken it over")
             self._hold(options.lease_s, own)
 
-        step = Step(use.step_id, str(row.external_key), row.attempt, row.is_reclaim, self._abort, beat)
+        step = Step(use.step_id, str(row.external_key), row.attempt, row.is_reclaim, self._abort, in_this_loop(beat))
         beating = self._beating(beat, options.heartbeat_s)
         try:
             scripted = self._scripted(use)

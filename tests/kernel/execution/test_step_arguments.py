@@ -1,12 +1,13 @@
 """What bodies hand to their steps: what cannot work is refused before anything is recorded, the rest is taken as it is meant."""
 
+import asyncio
 from collections import Counter
 from typing import Annotated, Any
 
 import pytest
 from pydantic import BaseModel, Field
 
-from kernel import RunRedrive, StageContext
+from kernel import RunRedrive, StageContext, Step
 from tests.support.looking import Look
 from tests.support.stagehand import Make, finish, output_of, steps_of
 
@@ -134,3 +135,40 @@ async def test_a_ready_whose_answer_is_neither_true_nor_false_is_a_poll_that_fai
     assert (await hand.go()).stage_status == "SUSPENDED"
     row = (await steps_of(look, run_id))["paid"]
     assert (row["status"], row["failures"], row["error"]) == ("pending", 1, "ValueError: ambiguous")
+
+
+async def test_a_function_in_a_thread_may_beat_from_a_loop_of_its_own(make: Make, look: Look) -> None:
+    """Answered in the body's loop it would wait for ever for the answer in its own, and keep its thread."""
+
+    async def body(ctx: StageContext[Any]) -> Any:
+        def long(step: Step) -> str:
+            asyncio.run(step.heartbeat())
+            return "beaten"
+
+        return await ctx.step.run("long", long)
+
+    hand = make(body)
+    run_id = await hand.start()
+    beats: Counter[str] = Counter()
+    loop = asyncio.get_running_loop()
+
+    async def around(ops: Any, write: Any) -> Any:
+        beats.update(str(op.values.get("status")) for op in ops if op.op == "outcome")
+        assert asyncio.get_running_loop() is loop
+        return await write()
+
+    hand.around = around
+    await hand.go()
+    assert await output_of(look, run_id) == "beaten"
+    assert beats["running"] == 1
+
+
+async def test_a_step_that_is_asked_for_in_another_loop_is_refused(make: Make, look: Look) -> None:
+    async def body(ctx: StageContext[Any]) -> Any:
+        return await ctx.step.run("outer", lambda: asyncio.run(ctx.step.sleep("inner", "1h")))
+
+    hand = make(body)
+    run_id = await hand.start()
+    settled = await hand.go()
+    assert str(settled.error).startswith("StepError: step 'inner': asked for in another event loop")
+    assert set(await steps_of(look, run_id)) == {"outer"}
