@@ -153,6 +153,12 @@ def test_keys_do_everything(desk: Any) -> None:
     page.reload()
     page.keyboard.press("Tab")
     expect(page.locator(":focus")).to_have_text("To the content")
+    # A box is a stop where there is something to scroll to, and no other one is.
+    table = page.get_by_role("region", name="Versions of orders")
+    expect(table).to_have_attribute("tabindex", "-1")
+    table.evaluate("(box) => { box.firstElementChild.innerHTML += '<tr><td>' + 'x'.repeat(400) + '</td></tr>'; }")
+    page.set_viewport_size({"width": 1270, "height": 860})
+    expect(table).to_have_attribute("tabindex", "0")
 
 
 def test_texts_of_tenants_do_nothing(desk: Any) -> None:

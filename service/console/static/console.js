@@ -49,7 +49,17 @@ function offerCopies(within) {
   }
 }
 
-offerCopies(document);
+// -- scrolling -----------------------------------------------------------------------------------------------------
+// Boxes that scroll are stops of the Tab key, as long as there is something to scroll to.
+
+function offerScrolling(within) {
+  for (const box of within.querySelectorAll("[role=region][tabindex]")) {
+    box.tabIndex = box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight ? 0 : -1;
+  }
+}
+
+addEventListener("resize", () => offerScrolling(document));
+document.addEventListener("toggle", () => offerScrolling(document), true);
 
 // -- live ----------------------------------------------------------------------------------------------------------
 // The page is fetched again and those of its regions that changed are put in place of the old ones.
@@ -87,6 +97,7 @@ function replace(old, fresh) {
     again?.focus({ preventScroll: true });
   }
   offerCopies(fresh);
+  offerScrolling(fresh);
 }
 
 async function refresh() {
@@ -141,6 +152,8 @@ function switchLive() {
 }
 
 remember(document);
+offerCopies(document);
+offerScrolling(document);
 liveSwitch.addEventListener("click", switchLive);
 document.addEventListener("visibilitychange", schedule);
 schedule();
