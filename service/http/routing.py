@@ -25,7 +25,7 @@ from service.auth import Caller, Credential, Scope, authenticate, is_operator, r
 from service.http.bodies import ENVELOPE_BYTES, parse_body, read_body
 from service.http.metrics import HttpMetrics
 from service.http.queries import Query
-from service.http.tracing import inbound, request_span, shown_path
+from service.http.tracing import Acquaintances, inbound, request_span, shown_path
 from service.metrics import Exposition
 from service.patience import within
 from service.probes import NotReadyError, ReadinessGate
@@ -67,6 +67,7 @@ class Api:
     telemetry: Telemetry
     document: Mapping[str, Any]
     page: str
+    acquaintances: Acquaintances = field(default_factory=Acquaintances)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ class Call:
         What the client says of its own trace is the parent only where clients are trusted, else a link.
         """
         name = f"{self.spec.method} {shown_path(self.spec.path)}"
-        share = None if self._credential is None else f"{self._credential.tenant_id} {name}"
+        share = self.api.acquaintances.share_of(self._credential, name)
         context, links = inbound(self.headers, share, is_trusted=self.api.settings.trust_traceparent)
         self._origin = links[0].context.trace_id if links else None
         with request_span(name, context, links) as self.span:
@@ -178,6 +179,7 @@ class Call:
                 database, tenant_id = self.api.database, credential.tenant_id
                 async with self.api.slots, database.transaction(tenant_id, foreseen=foreseen) as tx:
                     self.caller = await authenticate(credential, tx)
+                    self.api.acquaintances.meet(credential)
                     self.caller.require(self.spec.scope)
                     work = Work(self.caller.tenant_id, op="http")
                     self.api.telemetry.own(self.span, work)

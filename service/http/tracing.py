@@ -1,5 +1,6 @@
 """The span of a request, and what a client's own trace has to do with it."""
 
+from collections import OrderedDict
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
@@ -9,10 +10,40 @@ from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanKind
 
 from kernel import KernelError, spans
 from kernel.telemetry import SHARE, failed, parse_traceparent, tracer
+from service.auth import Credential
 from service.problems import ProblemError
 
 SERVER_ERROR = 500
 MAX_TRACESTATE = 512
+MAX_ACQUAINTANCES = 10_000
+
+
+class Acquaintances:
+    """Credentials that held lately in this process, the last of them.
+
+    A request is sampled before its credential was looked up: whoever makes keys up must not use up the share of the
+    tenant that they name.
+    """
+
+    def __init__(self) -> None:
+        # Hashes alone: no reason to keep secrets.
+        self._known: OrderedDict[int, None] = OrderedDict()
+
+    def share_of(self, credential: Credential | None, route: str) -> str | None:
+        """Return whose share of the sampled requests of a route one with this credential is taken from."""
+        if credential is None:
+            return None
+        is_signed = credential.key is None and credential.session_hash is None
+        if is_signed or hash(credential) in self._known:
+            return f"{credential.tenant_id} {route}"
+        return f"strangers {route}"
+
+    def meet(self, credential: Credential) -> None:
+        """Note that a credential held."""
+        self._known[hash(credential)] = None
+        self._known.move_to_end(hash(credential))
+        if len(self._known) > MAX_ACQUAINTANCES:
+            self._known.popitem(last=False)
 
 
 def inbound(headers: Mapping[str, str], share: str | None, *, is_trusted: bool) -> tuple[Context, tuple[Link, ...]]:

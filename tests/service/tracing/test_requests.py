@@ -3,14 +3,17 @@
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
 from litestar import Litestar
 from opentelemetry.trace import SpanKind, StatusCode
 
+from service import keys
 from service.app import create_app, opened
+from service.auth import Credential
+from service.http.tracing import Acquaintances
 from service.sampling import SHARE_BURST, ShareSampler
 from service.settings import Settings
 from service.tenants import create_key
@@ -118,3 +121,23 @@ class TestShares:
         assert SHARE_BURST <= looks < 80
         await client.post("/v1/runs", json=BODY)
         assert len(traced.named("run.create single")) == 2
+
+    async def test_whoever_makes_keys_up_uses_up_no_share_of_the_tenant_that_they_name(
+        self, client: httpx.AsyncClient, traced: Tracing, tenant: UUID
+    ) -> None:
+        assert (await client.get("/v1/tenant")).status_code == 200
+        for _ in range(80):
+            made_up = {"Authorization": f"Bearer {keys.mint(tenant, uuid4()).text}"}
+            assert (await client.post("/v1/runs", json=BODY, headers=made_up)).status_code == 401
+        assert SHARE_BURST <= len(traced.named("POST /v1/runs")) < 80
+        await client.post("/v1/runs", json=BODY)
+        assert len(traced.named("run.create single")) == 1
+
+    def test_no_more_than_so_many_are_remembered(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("service.http.tracing.MAX_ACQUAINTANCES", 2)
+        acquaintances, owner = Acquaintances(), uuid4()
+        first, second, third = (Credential(owner, keys.mint(owner, uuid4())) for _ in range(3))
+        for credential in (first, second, first, third):
+            acquaintances.meet(credential)
+        shares = [acquaintances.share_of(each, "GET /x") for each in (first, second, third, Credential(owner))]
+        assert shares == [f"{owner} GET /x", "strangers GET /x", f"{owner} GET /x", f"{owner} GET /x"]
