@@ -64,9 +64,10 @@ async def signal(visit: Visit) -> ASGIResponse:
     run_id = visit.path_id("run_id", "run")
     form = await visit.form()
     try:
-        command = _signal_of(run_id, form)
         async with visit.transaction() as tx:
-            signalled = await visit.api.kernel.dispatch(command, tx)
+            if await run_progress(tx, run_id) is None:
+                raise no_such_run()
+            signalled = await visit.api.kernel.dispatch(_signal_of(run_id, form), tx)
     except (KernelError, ProblemError) as error:
         problem = problem_of(error, "")
         if problem.code in {"not_found", "forbidden", "unauthorized", "tenant_suspended"}:

@@ -87,9 +87,8 @@ async def start(visit: Visit) -> ASGIResponse:
     form = await visit.form()
     starting = Starting(workflow, as_json=form.text("as") == "json")
     try:
-        command = starting.command(form)
         async with visit.transaction() as tx:
-            created = await visit.api.kernel.dispatch(command, tx)
+            created = await visit.api.kernel.dispatch(starting.command(form), tx)
     except (KernelError, ProblemError) as error:
         problem = problem_of(error, "")
         if problem.code in _UNREADABLE:

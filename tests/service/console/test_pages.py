@@ -8,8 +8,9 @@ import psycopg
 import pytest
 
 from service.console.places import PLACES
+from service.console.sessions import NAME
 from tests.service.console.visiting import NOBODY, send, start
-from tests.support.console import HOSTILE, SignIn
+from tests.support.console import HOSTILE, SignIn, token_of
 from tests.support.http import MakeKey
 from tests.support.looking import Look
 
@@ -89,6 +90,29 @@ class TestScopes:
         allowed = await signed_in(scopes=[scope])
         answer = await (send(allowed, path, **FIELDS) if method == "POST" else allowed.get(path))
         assert answer.status_code in {200, 303, 404, 422}
+
+    @pytest.mark.parametrize(
+        ("path", "fields"),
+        [
+            ("/console/workflows/orders/start", {"/input/total": "many"}),
+            ("/console/runs/RUN/signal", {"payload": "{nonsense"}),
+            ("/console/runs/RUN/redrive", {"from": "nowhere"}),
+        ],
+    )
+    async def test_a_form_that_is_wrong_tells_nothing_to_those_who_may_not_send_it(
+        self, signed_in: SignIn, api: httpx.AsyncClient, path: str, fields: dict[str, str]
+    ) -> None:
+        path = path.replace("RUN", await start(api, run_at="2999-01-01T00:00:00Z"))
+        client = await signed_in()
+        refused = await send(client, path, **fields)
+        assert refused.status_code == 422
+        assert 'aria-label="Console"' in refused.text, "one is still signed in"
+        assert (await send(await signed_in(scopes=["keys:admin"]), path, **fields)).status_code == 403
+        cookie = client.cookies[NAME]
+        await client.post("/console/sign-out", data={"form_token": token_of(refused)})
+        # Who keeps the cookie of a session that has ended still has its form's token.
+        client.cookies.set(NAME, cookie, domain="api.test")
+        assert (await send(client, path, **fields)).status_code in {303, 401}
 
     @pytest.mark.parametrize("scopes", [["runs:read"], ["signals:write"], ["keys:admin"], ["runs:read", "runs:write"]])
     async def test_the_navigation_leads_where_the_key_may_go_and_nowhere_else(
