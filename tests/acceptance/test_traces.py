@@ -193,6 +193,8 @@ async def test_the_traces_of_runs_tell_what_became_of_them(
         await place.over(run_id)
     killed = await place.start("hanging")
     await place.hung(2)
+    # A killed worker takes with it what it had not written yet.
+    await place.trace(killed, 3)
     check_journey(await place.trace(journey, 19), journey, place.tenant_id)
     check_mendable(await place.trace(mendable, 14), mendable, place.tenant_id)
     check_cancelled(await place.trace(cancelled, 6), cancelled, place.tenant_id)
