@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
@@ -20,6 +21,8 @@ app = typer.Typer(help="Runs: start, list, show, steps, watch, trace, signal, ca
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
 NOT_FOUND = 404
 STEPS_SHOWN = 50
+# What processes let a tenant's spans wait for, and the writing.
+SPANS_WRITTEN_WITHIN_S = 3.0
 
 
 @app.command("start")
@@ -105,7 +108,12 @@ def steps(
 def trace(run: RunId, *, json: Json = False) -> None:
     """Show a run's trace as a waterfall. A run that was not sampled has none."""
     run_id = _run_id(run)
-    spans = _ask(lambda client: client.get(f"/v1/runs/{run_id}/trace"))["data"]
+
+    async def look(client: ApiClient) -> list[dict[str, Any]]:
+        await asyncio.sleep(_written_in(await client.get_run(run_id)))
+        return list((await client.get(f"/v1/runs/{run_id}/trace"))["data"])
+
+    spans = _ask(look)
     if json:
         print_json(spans)
     elif spans:
@@ -210,6 +218,14 @@ async def _pages(
         if cursor is None:
             break
     return found
+
+
+def _written_in(run: Mapping[str, Any]) -> float:
+    """Return in how many seconds the last spans of a run that has ended are written, by this machine's clock."""
+    if run["completed_at"] is None:
+        return 0.0
+    since_s = (datetime.now(UTC) - datetime.fromisoformat(run["completed_at"])).total_seconds()
+    return min(max(SPANS_WRITTEN_WITHIN_S - since_s, 0.0), SPANS_WRITTEN_WITHIN_S)
 
 
 def _run_id(text: str) -> str:

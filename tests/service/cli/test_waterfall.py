@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from service.cli.runs import SPANS_WRITTEN_WITHIN_S, _written_in
 from service.cli.waterfall import Axis, render, rows_of
 from service.cli.words import duration
 
@@ -129,3 +130,14 @@ def test_the_picture_names_errors_and_cuts() -> None:
 )
 def test_durations_are_said_in_the_unit_a_person_would_take(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_the_last_spans_of_a_run_that_has_just_ended_are_waited_for() -> None:
+    def ended(seconds_ago: float) -> float:
+        return _written_in({"completed_at": (datetime.now(UTC) - timedelta(seconds=seconds_ago)).isoformat()})
+
+    assert _written_in({"completed_at": None}) == 0
+    assert ended(60) == 0
+    assert 1.5 < ended(1) <= 2
+    # A clock that is behind the database's.
+    assert ended(-60) == SPANS_WRITTEN_WITHIN_S
