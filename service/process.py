@@ -4,10 +4,8 @@ import asyncio
 import contextlib
 import logging
 import signal
-import socket
 import sys
 from collections.abc import Callable, Iterator
-from typing import Final
 from uuid import UUID
 
 import uvicorn
@@ -16,6 +14,7 @@ from litestar import Litestar
 from kernel import Registry
 from service.app import create_app
 from service.http.routing import Api
+from service.listening import listen
 from service.memory import collect_rarely
 from service.probes import RECHECK_AFTER_S, NotReadyError, ReadinessGate
 from service.settings import Settings, load_registry
@@ -25,7 +24,6 @@ from tenancy import UnsafeRoleError
 if sys.platform != "win32":
     import uvloop
 
-BACKLOG: Final = 2048
 _log = logging.getLogger("tenantry.process")
 
 
@@ -76,7 +74,7 @@ async def serve_api(
     async with api.database:
         # Not ready is no reason to leave: nothing is let through the gate, and the login is checked when it can be.
         is_ready = await _is_ready(api.gate)
-        with _listen(settings) as listener:
+        with listen(settings.host, settings.port) as listener:
             async with asyncio.TaskGroup() as tasks:
                 watch = tasks.create_task(_stop_when(stop, server))
                 check = None if is_ready else tasks.create_task(_find_refusal(api.gate, server))
@@ -118,16 +116,6 @@ async def _run(settings: Settings, registry: Registry) -> int:
         sys.stderr.write(f"tenantry: {refused}\n")
         return 1
     return 0
-
-
-def _listen(settings: Settings) -> socket.socket:
-    # uvicorn would end the process when the address is taken; the error is ours to tell.
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    try:
-        return socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise OSError(f"port: cannot listen on {settings.host}:{settings.port}: {reason}") from error
 
 
 async def _is_ready(gate: ReadinessGate) -> bool:

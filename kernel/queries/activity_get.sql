@@ -62,7 +62,8 @@ group by marks.workflow_id, marks.stage_id
 order by marks.workflow_id, marks.stage_id
 
 -- name: waits
--- How long stages were in line before they first started; those of the first group were in line with their run.
+-- How long stages were in line before they first started; those of the first group were in line with their run. A redrive
+-- starts stages anew, so a run that had one tells nothing of it.
 select
   recent.workflow_id, stage.stage_id,
   percentile_cont(0.5) within group (order by stage.waited_s) as wait_p50_s,
@@ -70,7 +71,9 @@ select
 from (
   select run.run_id, run.workflow_id, run.available_at
   from tenantry.workflow_runs as run
-  where run.tenant_id = :tenant_id::uuid and run.run_id >= tenantry.uuid7_floor(:since::timestamptz)
+  where run.tenant_id = :tenant_id::uuid
+    and run.run_id >= tenantry.uuid7_floor(:since::timestamptz)
+    and run.redrive_count = 0
   order by run.run_id desc
   limit :most_runs::int
 ) as recent

@@ -5,10 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Final
 
@@ -17,10 +19,13 @@ from watchfiles import PythonFilter, awatch
 from service import keys, tenants
 from service.cli import processes
 from service.cli.output import tell
+from service.cli.refusals import CommandError
+from service.cli.waits import await_answers
 from service.embedded import DatabaseUrls, EmbeddedDatabase, state_directory
 from service.embedded.entering import entered
 from service.embedded.server import NO_PGBOUNCER
 from service.environment import PREFIX, SettingsError, variables_of
+from service.listening import listen
 from service.settings import Settings
 from tenancy import Database, DatabaseSettings
 
@@ -28,6 +33,7 @@ SLUG: Final = "dev"
 DEFAULT_WORKFLOWS: Final = "service.demo.invoices:registry"
 WORKER_URL: Final = "TENANTRY_DEV_WORKER_DATABASE_URL"
 STOP_GRACE: Final = 20.0
+READY_WITHIN_S: Final = 600.0
 _DEFAULTS: Final = {"TENANTRY_SHUTDOWN_GRACE": "3s", "TENANTRY_ABORT_GRACE": "2s"}
 
 
@@ -54,6 +60,7 @@ async def _develop(plan: _Plan) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    _refuse_taken(plan)
     directory = state_directory()
     tell(f"Starting Postgres in {directory} ...")
     async with AsyncExitStack() as stack:
@@ -63,19 +70,35 @@ async def _develop(plan: _Plan) -> int:
         key_file = directory / "dev-key"
         key = await _dev_key(database.urls, _read(key_file))
         _write_private(key_file, key)
-        _introduce(plan, database.urls, key)
-        return await _serve(plan, _environment(plan, database.urls), stop)
+        tell("Starting API and worker ...")
+        environment = _environment(plan, database.urls)
+        return await _serve(plan, environment, stop, partial(_introduce, plan, database.urls, key))
 
 
-async def _serve(plan: _Plan, environment: Mapping[str, str], stop: asyncio.Event) -> int:
-    """Keep a child running, a new one after each change; one that cannot start waits for the next change."""
+def _refuse_taken(plan: _Plan) -> None:
+    """Refuse an address that somebody listens on before anything is started: what answered there would not be ours."""
+    try:
+        listen(plan.host, plan.port).close()
+    except OSError as error:
+        raise SettingsError(f"{error}; --port takes another one") from error
+
+
+async def _serve(
+    plan: _Plan, environment: Mapping[str, str], stop: asyncio.Event, introduce: Callable[[], None]
+) -> int:
+    """Keep a child running, a new one after each change; one that cannot start waits for the next change.
+
+    `introduce` tells where it is once the first one answers.
+    """
+    tellers: Iterator[Callable[[], None]] = chain([introduce], repeat(partial(tell, "tenantry: ready again.")))
     async with _changes(plan, stop) as changed:
         was_ready = False
         while not stop.is_set():
             changed.clear()
             child = _start(environment)
             try:
-                await _first_of(changed.wait(), stop.wait(), asyncio.to_thread(_exit_of, child))
+                async with _telling(plan, tellers):
+                    await _first_of(changed.wait(), stop.wait(), asyncio.to_thread(_exit_of, child))
                 if child.poll() is not None and not stop.is_set() and not changed.is_set():
                     if not was_ready:
                         return child.returncode or 1
@@ -87,6 +110,26 @@ async def _serve(plan: _Plan, environment: Mapping[str, str], stop: asyncio.Even
             if changed.is_set() and not stop.is_set():
                 tell("tenantry: the code changed, starting again.")
     return 0
+
+
+@asynccontextmanager
+async def _telling(plan: _Plan, tellers: Iterator[Callable[[], None]]) -> AsyncIterator[None]:
+    """Have the next teller tell, within the block, once what listens at the plan's address is ready."""
+
+    async def tell_when_ready() -> None:
+        try:
+            await await_answers([f"{_address(plan)}/readyz"], READY_WITHIN_S)
+        except CommandError as error:
+            tell(f"tenantry: API and worker are not ready: {error}")
+        else:
+            next(tellers)()
+
+    async with asyncio.TaskGroup() as tasks:
+        telling = tasks.create_task(tell_when_ready())
+        try:
+            yield
+        finally:
+            telling.cancel()
 
 
 @asynccontextmanager
@@ -167,8 +210,14 @@ def _write_private(path: Path, text: str) -> None:
     path.write_text(text + "\n")
 
 
+def _address(plan: _Plan) -> str:
+    """Return where this machine reaches what the plan serves."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(plan.host, plan.host)  # noqa: S104 - compared, not bound
+    return f"http://[{host}]:{plan.port}" if ":" in host else f"http://{host}:{plan.port}"
+
+
 def _introduce(plan: _Plan, urls: DatabaseUrls, key: str) -> None:
-    address = f"http://{plan.host}:{plan.port}"
+    address = _address(plan)
     tell(f"Serving {plan.workflows} at {address} (Ctrl-C ends everything, the data stays).\n")
     tell(f"The console: {address}/console, signed in to with the key below.\n")
     tell("In a second shell:")

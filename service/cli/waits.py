@@ -10,7 +10,7 @@ from kernel.execution.durations import parse_duration
 from service.cli.output import Json, print_json, tell
 from service.cli.refusals import CommandError
 
-ASK_AGAIN_S = 0.5
+ASK_AGAIN_S = 0.2
 ANSWER_WITHIN_S = 5.0
 
 
@@ -25,14 +25,19 @@ def wait(
         timeout_s = parse_duration(timeout)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--timeout") from None
-    asyncio.run(_wait(urls, timeout_s))
+    asyncio.run(await_answers(urls, timeout_s))
     if json:
         print_json({"answered": urls})
     else:
         tell("All of them answer.")
 
 
-async def _wait(urls: list[str], timeout_s: float) -> None:
+async def await_answers(urls: list[str], timeout_s: float) -> None:
+    """Wait until every URL has answered with a 2xx, one after the other.
+
+    Raises:
+        CommandError: one of them has not within these seconds, or is no URL.
+    """
     said = "nothing was asked"
     try:
         async with asyncio.timeout(timeout_s), httpx.AsyncClient(timeout=ANSWER_WITHIN_S, trust_env=False) as client:

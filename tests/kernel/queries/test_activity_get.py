@@ -5,7 +5,7 @@ from uuid import UUID
 
 import psycopg
 
-from kernel import StageCompleted, StageFailed
+from kernel import RunRedrive, StageCompleted, StageFailed
 from kernel.queries.activity_get import activity_get
 from kernel.queries.job_list import job_list, worker_list
 from kernel.queries.run_events import run_events
@@ -68,6 +68,24 @@ async def test_stages_tell_their_times_retries_failures_and_lost_leases(
     assert (stage.run_p50_s, stage.wait_p50_s, stage.wait_p95_s) == (2.0, 4.0, 4.0)
     assert stage.run_p95_s is not None
     assert 8 < stage.run_p95_s < 9
+
+
+async def test_the_time_before_a_redrive_is_not_taken_for_time_in_line(
+    hand: HandWorker, superuser: psycopg.AsyncConnection
+) -> None:
+    run_id = await hand.create("single")
+    for job in await hand.tick():
+        await hand.settle(job)
+    async with hand.transaction() as tx:
+        await hand.kernel.dispatch(RunRedrive(run_id, "start"), tx)
+    await superuser.execute(
+        "update tenantry.workflow_runs set available_at = available_at - interval '7 days' where run_id = %s", (run_id,)
+    )
+    for job in await hand.tick():
+        await hand.settle(job)
+    async with hand.transaction() as tx:
+        (stage,) = (await activity_get(tx, window=HOUR, slices=12)).stages
+    assert (stage.executions, stage.wait_p50_s) == (2, None)
 
 
 async def test_only_the_tenants_own_and_only_the_window(

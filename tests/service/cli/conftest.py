@@ -60,7 +60,9 @@ class CommandLine:
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         # A size that the tests' own processes were told is not this terminal's.
         inherited = {name: value for name, value in self._environment({}).items() if name not in {"COLUMNS", "LINES"}}
-        with subprocess.Popen(
+        # A job in a shell's background ignores Ctrl-C, and so would what it starts.
+        ctrl_c = signal.signal(signal.SIGINT, signal.default_int_handler)
+        process = subprocess.Popen(
             [sys.executable, "-m", "service.cli", *arguments],
             cwd=CHECKOUT,
             env={**inherited, "TERM": "xterm-256color"},
@@ -68,7 +70,9 @@ class CommandLine:
             stdout=terminal,
             stderr=terminal,
             start_new_session=True,
-        ) as process:
+        )
+        signal.signal(signal.SIGINT, ctrl_c)
+        with process:
             os.close(terminal)
             try:
                 shown = _interrupted(process, master, interrupt_at)

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -99,6 +100,16 @@ def start(state: Path, project: Path) -> Development:
     development = Development(process, project, found)
     development.await_ready()
     return development
+
+
+def test_a_port_that_is_taken_is_refused_before_anything_is_started() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = CommandLine({})("dev", "--port", str(port))
+    assert refused.status == 1
+    assert refused.err.startswith(f"tenantry: port: cannot listen on 127.0.0.1:{port}: ")
+    assert "--port" in refused.err
+    assert "Starting" not in refused.err
 
 
 @pytest.fixture(scope="module")
