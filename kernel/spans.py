@@ -30,6 +30,7 @@ def begin(  # noqa: PLR0913 - as many as the API's own
     try:
         return tracer.start_span(name, context, kind, attributes, links, at_ns)
     except Exception:
+        # A host's sampler or processor: foreign code.
         logger.exception("span_not_begun")
         return NonRecordingSpan(trace.get_current_span(context).get_span_context())
 
@@ -39,4 +40,5 @@ def end(span: Span, at_ns: int | None = None) -> None:
     try:
         span.end(at_ns)
     except Exception:
+        # A host's processor: foreign code.
         logger.exception("span_not_ended")

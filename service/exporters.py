@@ -65,6 +65,7 @@ class TenantExporter(SpanExporter):
         try:
             result = self._exporter(owner).export(group)
         except Exception:
+            # Whatever an exporter makes of one owner's spans, the others' are still to be sent.
             logger.exception("spans_not_sent", extra={"owner": owner, "spans": len(group)})
             result = SpanExportResult.FAILURE
         if result is SpanExportResult.SUCCESS:

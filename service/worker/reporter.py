@@ -51,6 +51,7 @@ class Reporter:
                     # The others would each wait in vain for as long.
                     return
                 except Exception:
+                    # One tenant's report is a copy of what bodies said: losing it must not lose the others'.
                     logger.exception("report_failed", extra={"tenant_id": str(tenant_id)})
 
 

@@ -85,6 +85,7 @@ async def test_the_same_in_a_step_is_brought_to_its_end_first(make: Make, look: 
     async def body(ctx: StageContext[Any]) -> Any:
         async def inside() -> str:
             begun.append("inside")
+            # Not to wait for anything: a function that takes longer than its body is held.
             await asyncio.sleep(2 * step_execution.HOLD_S)
             return "inside"
 
