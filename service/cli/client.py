@@ -101,6 +101,25 @@ class ApiClient:
         """
         return await self._send("GET", path, params={key: value for key, value in (params or {}).items() if value})
 
+    async def pages(
+        self, path: str, limit: int | None, filters: Mapping[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the first `limit` entries of a list, or all, page by page.
+
+        Raises:
+            ApiError: as `get`.
+        """
+        found: list[dict[str, Any]] = []
+        cursor = None
+        while limit is None or len(found) < limit:
+            size = PAGE if limit is None else min(PAGE, limit - len(found))
+            page = await self.get(path, {**(filters or {}), "limit": size, "cursor": cursor})
+            found += page["data"]
+            cursor = page["next_cursor"]
+            if cursor is None:
+                break
+        return found
+
     async def post(self, path: str, body: object, idempotency_key: str | None = None) -> Any:
         """Send the body and return the JSON of the answer.
 

@@ -1,21 +1,14 @@
 """`tenantry queue`: what waits and why, over HTTP."""
 
-import asyncio
 from typing import Any
 
-from service.cli.client import ApiClient
+from service.cli.asking import ask
 from service.cli.output import Json, print_fields, print_json, print_table
 
 
 def queue(*, json: Json = False) -> None:
     """Show the tenant's queue: depth, age, what runs, and why each of the first runs waits."""
-
-    async def run() -> dict[str, Any]:
-        async with ApiClient.from_environment() as client:
-            answer: dict[str, Any] = await client.get("/v1/queue")
-            return answer
-
-    answer = asyncio.run(run())
+    answer: dict[str, Any] = ask(lambda client: client.get("/v1/queue"))
     if json:
         print_json(answer)
         return

@@ -2,24 +2,23 @@
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
-from uuid import UUID
+from typing import Annotated, Any
 
 import orjson
 import typer
 
-from service.cli import waterfall
-from service.cli.client import PAGE, ApiClient, ApiError
+from service.cli import run_logs, waterfall
+from service.cli.asking import RunId, ask, plain_id
+from service.cli.client import ApiClient
 from service.cli.output import Json, console, print_fields, print_json, print_payload, print_table, tell, wait_of
 from service.cli.watching import watch_run
 
-T = TypeVar("T")
-app = typer.Typer(help="Runs: start, list, show, steps, watch, trace, signal, cancel, redrive.", no_args_is_help=True)
-RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
-NOT_FOUND = 404
+app = typer.Typer(
+    help="Runs: start, list, show, steps, logs, trace, watch, cancel, redrive, signal.", no_args_is_help=True
+)
 STEPS_SHOWN = 50
 # What processes let a tenant's spans wait for, and the writing.
 SPANS_WRITTEN_WITHIN_S = 3.0
@@ -42,7 +41,7 @@ def start(  # noqa: PLR0913 - one parameter an option
         body["priority"] = priority
     if tag:
         body["tags"] = tag
-    started = _ask(lambda client: client.start_run(body, idempotency_key))
+    started = ask(lambda client: client.start_run(body, idempotency_key))
     if watch:
         _watch(started["id"], json=json)
     else:
@@ -60,7 +59,7 @@ def list_(
 ) -> None:
     """List runs, newest first."""
     filters = {"status": status, "workflow": workflow, "tag": tag}
-    found = _ask(lambda client: _pages(client, "/v1/runs", limit, filters))
+    found = ask(lambda client: client.pages("/v1/runs", limit, filters))
     if json:
         print_json(found)
     else:
@@ -71,16 +70,16 @@ def list_(
 @app.command("show")
 def show(run: RunId, *, json: Json = False) -> None:
     """Show a run with its stages, what the suspended ones wait for, and its first steps."""
-    run_id = _run_id(run)
+    run_id = plain_id(run)
     if json:
-        print_json(_ask(lambda client: client.get_run(run_id)))
+        print_json(ask(lambda client: client.get_run(run_id)))
         return
 
     async def look(client: ApiClient) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         found = await client.get_run(run_id)
-        return found, await _pages(client, f"/v1/runs/{run_id}/steps", STEPS_SHOWN + 1) if found["stages"] else []
+        return found, await client.pages(f"/v1/runs/{run_id}/steps", STEPS_SHOWN + 1) if found["stages"] else []
 
-    found, its_steps = _ask(look)
+    found, its_steps = ask(look)
     _show(found, json=False)
     if its_steps:
         _show_steps(its_steps[:STEPS_SHOWN])
@@ -96,24 +95,27 @@ def steps(
     json: Json = False,
 ) -> None:
     """List the durable steps of a run, oldest first; with their results in --json."""
-    run_id = _run_id(run)
-    found = _ask(lambda client: _pages(client, f"/v1/runs/{run_id}/steps", limit))
+    run_id = plain_id(run)
+    found = ask(lambda client: client.pages(f"/v1/runs/{run_id}/steps", limit))
     if json:
         print_json(found)
     else:
         _show_steps(found)
 
 
+app.command("logs")(run_logs.logs)
+
+
 @app.command("trace")
 def trace(run: RunId, *, json: Json = False) -> None:
     """Show a run's trace as a waterfall. A run that was not sampled has none."""
-    run_id = _run_id(run)
+    run_id = plain_id(run)
 
     async def look(client: ApiClient) -> list[dict[str, Any]]:
         await asyncio.sleep(_written_in(await client.get_run(run_id)))
         return list((await client.get(f"/v1/runs/{run_id}/trace"))["data"])
 
-    spans = _ask(look)
+    spans = ask(look)
     if json:
         print_json(spans)
     elif spans:
@@ -126,12 +128,12 @@ def trace(run: RunId, *, json: Json = False) -> None:
 @app.command("watch")
 def watch(run: RunId, *, json: Json = False) -> None:
     """Follow a run until it ends; the exit status is 0 when it COMPLETED, 130 after Ctrl-C, else 1."""
-    _watch(_run_id(run), json=json)
+    _watch(plain_id(run), json=json)
 
 
 def _watch(run_id: str, *, json: bool) -> None:
     try:
-        ended = _ask(lambda client: watch_run(client, run_id, quiet=json))
+        ended = ask(lambda client: watch_run(client, run_id, quiet=json))
     except KeyboardInterrupt:
         tell(f"Not watched any more; again with: tenantry run watch {run_id}")
         raise
@@ -151,9 +153,9 @@ def cancel(
     json: Json = False,
 ) -> None:
     """Cancel a run; one that is over stays as it is."""
-    run_id = _run_id(run)
+    run_id = plain_id(run)
     body = {} if reason is None else {"reason": reason}
-    _show(_ask(lambda client: client.post(f"/v1/runs/{run_id}/cancel", body)), json=json)
+    _show(ask(lambda client: client.post(f"/v1/runs/{run_id}/cancel", body)), json=json)
 
 
 @app.command("redrive")
@@ -169,12 +171,12 @@ def redrive(
     json: Json = False,
 ) -> None:
     """Let a run that is over go on: what it has done stays, unless it goes on from its start."""
-    run_id = _run_id(run)
+    run_id = plain_id(run)
     where = {"kind": start} if start in {"last_failure", "start"} else {"kind": "stage", "stage_id": start}
     body: dict[str, Any] = {"from": where}
     if definition_version is not None:
         body["definition_version"] = definition_version
-    _show(_ask(lambda client: client.redrive_run(run_id, body)), json=json)
+    _show(ask(lambda client: client.redrive_run(run_id, body)), json=json)
 
 
 @app.command("signal")
@@ -187,37 +189,13 @@ def signal(
     json: Json = False,
 ) -> None:
     """Signal a waiting step. Only the first signal of a step counts."""
-    run_id = _run_id(run)
+    run_id = plain_id(run)
     body = {"stage_id": stage, "step_id": step, "payload": _payload(payload, "--payload")}
-    answer = _ask(lambda client: client.post(f"/v1/runs/{run_id}/signals", body))
+    answer = ask(lambda client: client.post(f"/v1/runs/{run_id}/signals", body))
     if json:
         print_json(answer)
     else:
         print_fields(answer)
-
-
-def _ask(question: Callable[[ApiClient], Awaitable[T]]) -> T:
-    async def run() -> T:
-        async with ApiClient.from_environment() as client:
-            return await question(client)
-
-    return asyncio.run(run())
-
-
-async def _pages(
-    client: ApiClient, path: str, limit: int, filters: Mapping[str, Any] | None = None
-) -> list[dict[str, Any]]:
-    """Return the first `limit` entries of a list, page by page."""
-    found: list[dict[str, Any]] = []
-    cursor = None
-    while len(found) < limit:
-        size = min(PAGE, limit - len(found))
-        page = await client.get(path, {**(filters or {}), "limit": size, "cursor": cursor})
-        found += page["data"]
-        cursor = page["next_cursor"]
-        if cursor is None:
-            break
-    return found
 
 
 def _written_in(run: Mapping[str, Any]) -> float:
@@ -226,15 +204,6 @@ def _written_in(run: Mapping[str, Any]) -> float:
         return 0.0
     since_s = (datetime.now(UTC) - datetime.fromisoformat(run["completed_at"])).total_seconds()
     return min(max(SPANS_WRITTEN_WITHIN_S - since_s, 0.0), SPANS_WRITTEN_WITHIN_S)
-
-
-def _run_id(text: str) -> str:
-    """Return the id in its plain form, so that it can stand in a path."""
-    try:
-        return str(UUID(text))
-    except ValueError:
-        message = f"There is no run {text!r}."
-        raise ApiError(message, NOT_FOUND) from None
 
 
 def _payload(text: str, option: str) -> object:

@@ -231,7 +231,9 @@ async def _stay(screen: Console, running: Stack, actors: list[Actor]) -> None:
             markup=False,
             soft_wrap=True,
         )
-    screen.print("`run watch`, `run steps` and `run trace` take the id of a run, and show what became of it.")
+    screen.print(
+        "`run watch`, `run steps`, `run logs` and `run trace` take the id of a run, and show what became of it."
+    )
     screen.print("\nCtrl-C ends everything.")
     await asyncio.to_thread(running.api.wait)
     raise CommandError(running.last_words("api"))

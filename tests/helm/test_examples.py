@@ -9,8 +9,8 @@ import yaml
 from psycopg import sql
 
 from migrations.roles import ROLES
-from tests.service.cli.conftest import CommandLine
 from tests.support.chart import CHART, Helm
+from tests.support.command_line import CommandLine
 from tests.support.postgres import Postgres
 
 CLUSTER = yaml.safe_load((CHART / "examples" / "cloudnative-pg.yaml").read_text())

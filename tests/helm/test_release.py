@@ -2,9 +2,9 @@
 
 import asyncio
 
-from tests.service.cli.conftest import CommandLine
 from tests.support import waiting
 from tests.support.chart import Helm
+from tests.support.command_line import CommandLine
 from tests.support.environment import DatabaseUrls
 from tests.support.processes import answers
 from tests.support.release import Release

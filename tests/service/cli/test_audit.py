@@ -7,7 +7,7 @@ import jsonschema
 import psycopg
 import pytest
 
-from tests.service.cli.conftest import CommandLine
+from tests.support.command_line import CommandLine
 from tests.support.environment import DatabaseUrls
 from tests.support.system import free_port
 

@@ -3,7 +3,7 @@
 import psycopg
 
 from tenancy.distribution import switched_off
-from tests.service.cli.conftest import CommandLine
+from tests.support.command_line import CommandLine
 from tests.support.environment import DatabaseUrls
 
 

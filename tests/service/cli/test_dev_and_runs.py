@@ -2,13 +2,10 @@
 
 import asyncio
 import json
-import os
-import re
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,88 +15,9 @@ import pytest
 from service.cli.client import ApiClient, Event
 from service.cli.run_tree import Watched
 from service.cli.watching import follow
-from service.embedded import temporary_directory
-from tests.service.cli.conftest import CommandLine
-from tests.support.processes import Process, answers
-from tests.support.system import free_port
-
-WORKFLOWS = """
-import asyncio
-
-from kernel import Registry, StageContext, Terminal, stage, workflow
-
-
-@stage("double")
-async def double(ctx: StageContext, number: int) -> int:
-    if number < 0:
-        raise Terminal("negative \\x1b[2J")
-    return number * 2
-
-
-@stage("nap", max_attempts=1)
-async def nap(ctx: StageContext, number: int) -> int:
-    await asyncio.sleep(number)
-    return number
-
-
-@stage("write")
-async def write(ctx: StageContext, length: int) -> str:
-    return "\\x9b" + "x" * length
-
-
-@stage("ask")
-async def ask(ctx: StageContext) -> dict:
-    await ctx.step.run("prepare", lambda: "prepared")
-    return await ctx.step.wait_for_signal("approve", timeout="1d")
-
-
-registry = Registry([
-    workflow("doubling", input=int).pipe(double).build(),
-    workflow("napping", input=int).pipe(nap).build(),
-    workflow("writing", input=int).pipe(write).build(),
-    workflow("approving", input=dict).pipe(ask).build(),
-])
-"""
-WAIT = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Development:
-    process: Process
-    project: Path
-    settings: dict[str, str]
-
-    @property
-    def tenantry(self) -> CommandLine:
-        return CommandLine({"API_URL": self.settings["API_URL"], "API_KEY": self.settings["API_KEY"]})
-
-    def await_ready(self) -> None:
-        deadline = time.monotonic() + WAIT
-        while not answers(f"{self.settings['API_URL']}/readyz"):
-            assert self.process.is_running, self.process.output
-            assert time.monotonic() < deadline, self.process.output
-            time.sleep(0.1)
-
-
-def start(state: Path, project: Path) -> Development:
-    environment = {
-        "XDG_STATE_HOME": str(state),
-        "PYTHONPATH": str(project),
-        "TENANTRY_WORKFLOWS": "flows:registry",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    process = Process("dev", "--port", str(free_port()), environment={**os.environ, **environment})
-    deadline = time.monotonic() + WAIT
-    # The last of those that it prints.
-    while "DATABASE_URL" not in (
-        found := dict(re.findall(r"export TENANTRY_(\w+)=(\S+)$", process.output, re.MULTILINE))
-    ):
-        assert process.is_running, process.output
-        assert time.monotonic() < deadline, process.output
-        time.sleep(0.1)
-    development = Development(process, project, found)
-    development.await_ready()
-    return development
+from tests.service.cli.development import WAIT, WORKFLOWS, Development, start
+from tests.support.command_line import CommandLine
+from tests.support.processes import answers
 
 
 def test_a_port_that_is_taken_is_refused_before_anything_is_started() -> None:
@@ -110,24 +28,6 @@ def test_a_port_that_is_taken_is_refused_before_anything_is_started() -> None:
     assert refused.err.startswith(f"tenantry: port: cannot listen on 127.0.0.1:{port}: ")
     assert "--port" in refused.err
     assert "Starting" not in refused.err
-
-
-@pytest.fixture(scope="module")
-def state() -> Iterator[Path]:
-    with temporary_directory() as directory:
-        yield directory
-
-
-@pytest.fixture(scope="module")
-def development(state: Path) -> Iterator[Development]:
-    project = state / "project"
-    project.mkdir()
-    (project / "flows.py").write_text(WORKFLOWS)
-    started = start(state, project)
-    with started.process:
-        yield started
-        # Gracefully, or the servers would outlive the test.
-        started.process.stop()
 
 
 def test_a_run_is_started_watched_shown_and_listed(development: Development) -> None:
@@ -321,6 +221,9 @@ def test_input_comes_from_a_file_or_from_stdin(development: Development, tmp_pat
         (("run", "watch", str(uuid4())), "not_found"),
         (("run", "show", "../tenant"), "no run"),
         (("run", "steps", str(uuid4())), "not_found"),
+        (("run", "logs", str(uuid4())), "not_found"),
+        (("run", "logs", str(uuid4()), "--follow"), "not_found"),
+        (("run", "logs", "nothing"), "no run"),
         (("run", "redrive", str(uuid4())), "not_found"),
         (("run", "redrive", "nothing"), "no run"),
         (("run", "signal", str(uuid4()), "ask", "approve", "--payload", "null"), "not_found"),

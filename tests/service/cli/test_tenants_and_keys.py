@@ -7,7 +7,7 @@ import psycopg
 
 from service import keys
 from service.tenants import SCOPES
-from tests.service.cli.conftest import CommandLine
+from tests.support.command_line import CommandLine
 from tests.support.environment import DatabaseUrls
 
 

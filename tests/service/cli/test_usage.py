@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from service.cli.main import app
-from tests.service.cli.conftest import CommandLine
+from tests.support.command_line import CommandLine
 from tests.support.system import free_port
 
 
@@ -30,6 +30,8 @@ def test_version_is_one_json_document(tenantry: CommandLine) -> None:
         ("run", "signal", "00000000-0000-7000-8000-000000000000", "s", "t", "--payload", "{not json"),
         ("run", "signal", "00000000-0000-7000-8000-000000000000", "s", "t", "--payload", "@/no/such/file"),
         ("run", "steps", "r", "--limit", "0"),
+        ("run", "logs"),
+        ("run", "logs", "00000000-0000-7000-8000-000000000000", "--follow", "--limit", "5"),
         ("run", "redrive"),
         ("run", "redrive", "r", "--from"),
         ("run", "list", "--bogus"),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.cli.conftest import CommandLine
+from tests.support.command_line import CommandLine
 
 
 def mount(directory: Path, **passwords: bytes) -> Path:

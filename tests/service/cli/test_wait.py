@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from tests.service.cli.conftest import CommandLine
+from tests.support.command_line import CommandLine
 from tests.support.system import free_port
 
 
