@@ -1,6 +1,7 @@
 """Tells a body to stop: one signal per execution, read by the body, fired by its host."""
 
 import asyncio
+from collections.abc import Callable
 from threading import Lock
 from typing import Literal, TypeAlias
 
@@ -12,12 +13,14 @@ AbortReason: TypeAlias = Literal["cancelled", "lease-lost", "shutdown"]
 class AbortSignal:
     """Fires at most once and stays fired; safe to read and to fire from any thread.
 
-    A body polls `aborted`, awaits `wait()` or calls `raise_if_aborted()`; a host calls `abort(reason)`.
+    A body polls `aborted`, awaits `wait()` or calls `raise_if_aborted()`; a host calls `abort(reason)`, and so do the
+    body's steps, whose ledger may know first. `on_abort` is called once it has fired, in the thread that fires it.
     """
 
-    __slots__ = ("_lock", "_reason", "_waiters")
+    __slots__ = ("_lock", "_reason", "_waiters", "on_abort")
 
     def __init__(self) -> None:
+        self.on_abort: Callable[[], object] | None = None
         self._lock = Lock()
         self._reason: AbortReason | None = None
         self._waiters: list[asyncio.Future[None]] = []
@@ -63,6 +66,8 @@ class AbortSignal:
             # A loop that is closed has nobody left who could wait on it.
             if not loop.is_closed():
                 loop.call_soon_threadsafe(_release, waiter)
+        if self.on_abort is not None:
+            self.on_abort()
 
 
 def _release(waiter: asyncio.Future[None]) -> None:

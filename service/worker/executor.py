@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from typing import Any, Literal, Self
 from uuid import UUID
@@ -115,6 +116,10 @@ class Executor:
             if self.writer is not None:
                 self.writer.clock.observe(job.fence.started_at)
             execution = Execution(tenant_id, job)
+            # Whoever tells it: the ledger of its steps may know before anybody looks. By its fence, since a signal that
+            # held its execution would be a cycle, one for each job.
+            loop = asyncio.get_running_loop()
+            execution.abort.on_abort = partial(loop.call_soon_threadsafe, self._begin_grace, job.fence)
             self.executions[job.fence] = execution
             self.by_tenant[tenant_id] += 1
             execution.task = self._tasks.create_task(self._execute(execution))
@@ -123,10 +128,7 @@ class Executor:
 
     def abort(self, execution: Execution, reason: AbortReason) -> None:
         """Tell a body to stop; after the grace its task is cancelled. Once told, further reasons change nothing."""
-        if execution.abort.aborted:
-            return
         execution.abort.abort(reason)
-        asyncio.get_running_loop().call_later(self._abort_grace_s, self._cancel_body, execution)
 
     def abort_all(self, reason: AbortReason) -> None:
         """Tell every body to stop, those that are yet to come included."""
@@ -158,8 +160,12 @@ class Executor:
         """Let go of the threads; those that still run end with the process."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _cancel_body(self, execution: Execution) -> None:
-        if execution.body is not None and not execution.body.done():
+    def _begin_grace(self, fence: Fence) -> None:
+        asyncio.get_running_loop().call_later(self._abort_grace_s, self._cancel_body, fence)
+
+    def _cancel_body(self, fence: Fence) -> None:
+        execution = self.executions.get(fence)
+        if execution is not None and execution.body is not None and not execution.body.done():
             execution.body.cancel()
             asyncio.get_running_loop().call_later(LET_GO_S, _end, execution.ended)
 

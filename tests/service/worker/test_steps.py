@@ -3,12 +3,13 @@
 import asyncio
 import time
 from collections import Counter
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from kernel import StageContext
+from kernel import StageAbortedError, StageContext
 from tests.support.arena import Arena
 from tests.support.hosts import running, settings
 from tests.support.proxy import LossyProxy
@@ -99,6 +100,31 @@ async def test_each_thread_of_a_step_that_does_not_stop_keeps_a_slot_until_it_re
         assert executor.room == executor.concurrency - 3
         await ring.noted("end", 3)
         await until(lambda: executor.abandoned == 0, "the slots are free")
+
+
+async def test_a_body_that_goes_on_when_a_step_tells_it_to_stop_has_the_grace_and_no_longer(ring: Arena) -> None:
+    """The ledger knows of a cancellation before any look at the runs does; the slot is not the body's to keep."""
+    is_over = asyncio.Event()
+
+    async def body(ctx: StageContext[Any]) -> None:
+        begun.set()
+        await is_over.wait()
+        with suppress(StageAbortedError):
+            await ctx.step.run("late", lambda: None)
+        await asyncio.Event().wait()
+
+    begun = asyncio.Event()
+    hand = Stagehand(ring.database, ring.tenant_id, body)
+    run_id = await hand.start()
+    async with running(settings(ring.urls, abort_grace=timedelta(milliseconds=100)), hand.registry) as host:
+        await begun.wait()
+        await ring.cancel(run_id)
+        is_over.set()
+        executor = host.executor
+        assert executor is not None
+        await until(lambda: not executor.executions, "the body is let go")
+        assert (executor.room, executor.abandoned) == (executor.concurrency, 0)
+    assert await ring.rows("select from tenantry.job_queue where tenant_id = %(tenant)s") == []
 
 
 async def test_the_replay_of_a_worker_that_died_goes_on_within_a_moment_of_its_next_poll(ring: Arena) -> None:
