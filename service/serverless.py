@@ -36,7 +36,7 @@ from kernel import (
     execute_leased,
     unexecuted,
 )
-from tenancy import Database, DatabaseSettings, DatabaseUnavailableError
+from tenancy import Database, DatabaseSettings
 
 logger = logging.getLogger(__name__)
 PURGE_PAGE = 500
@@ -152,6 +152,8 @@ class Serverless:
             try:
                 async with who.transactions() as tx:
                     await self.kernel.dispatch(JobHeartbeat(fences), tx)
-            except DatabaseUnavailableError:
+            except Exception as error:  # noqa: BLE001 - it must go on for as long as the bodies do
                 # The leases outlast several rounds.
-                logger.warning("heartbeat_failed")
+                logger.warning(
+                    "heartbeat_failed", extra={"tenant_id": str(who.tenant_id), "error": type(error).__name__}
+                )

@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import httpx
+import psycopg
 import pytest
 
 from kernel import (
@@ -24,6 +25,7 @@ from service.serverless import Serverless
 from service.serverless_app import ServerlessApp
 from tenancy import Database, DatabaseSettings
 from tests.support.environment import DatabaseUrls
+from tests.support.waiting import until, until_someone_blocked
 from tests.support.workflows import REGISTRY as NUMBERS
 from tests.support.workflows import HandWorker
 
@@ -98,6 +100,47 @@ async def test_a_body_longer_than_the_lease_keeps_it(database_urls: DatabaseUrls
         await asyncio.sleep(0.1)
         reaped += (await entry.run_maintenance_tick(hand.tenant_id)).reaped
     assert ((await working).outcomes, reaped) == ({"completed": 1}, 0)
+
+
+async def test_a_heartbeat_that_fails_is_not_the_last(
+    database_urls: DatabaseUrls, hand: HandWorker, superuser: psycopg.AsyncConnection
+) -> None:
+    """Whatever it fails with: a statement that the server ends is no loss of the connection."""
+    begun, is_over = asyncio.Event(), asyncio.Event()
+
+    @stage("long")
+    async def long(ctx: StageContext) -> str:
+        begun.set()
+        await is_over.wait()
+        return "done"
+
+    registry = Registry([workflow("long", input=dict[str, Any]).pipe(long).build()])
+    # A beat is a tenth of this.
+    limits = KernelLimits(stale_lease_threshold=timedelta(seconds=1))
+    entry = Serverless(registry, DatabaseSettings(database_urls.worker, pool_size=2), limits)
+    async with hand.transaction() as tx:
+        await Kernel(registry).dispatch(RunCreate("long", {}), tx)
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        working = tasks.create_task(entry.process_available_jobs(hand.tenant_id))
+        await begun.wait()
+        async with superuser.transaction():
+            await superuser.execute("lock table tenantry.job_queue in access exclusive mode")
+            await until_someone_blocked(superuser, by=superuser.info.backend_pid)
+            ended = await superuser.execute(
+                "select pg_cancel_backend(pid), clock_timestamp() from pg_stat_activity"
+                " where pg_backend_pid() = any(pg_blocking_pids(pid))"
+            )
+            (at,) = [row[1] for row in await ended.fetchall()]
+
+        async def has_beaten() -> bool:
+            beaten = await superuser.execute(
+                "select from tenantry.job_queue where tenant_id = %s and locked_at > %s", (hand.tenant_id, at)
+            )
+            return beaten.rowcount > 0
+
+        await until(has_beaten, "another heartbeat")
+        is_over.set()
+    assert working.result().outcomes == {"completed": 1}
 
 
 async def test_maintenance_takes_back_what_a_killed_call_left(entry: Serverless, hand: HandWorker) -> None:
