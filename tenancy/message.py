@@ -140,7 +140,9 @@ class MessageConnection(psycopg.AsyncConnection[Any]):
 def _exchange(pgconn: PGconn, told: list[PGresult]) -> PQGen[None]:
     """Write what is queued, and read into `told` what comes back up to the message's end."""
     while pgconn.flush():
-        if (yield Wait.RW) & Ready.R:
+        # psycopg says nothing of what is ready where it goes on after a cancellation, and waits for its effect.
+        ready = yield Wait.RW
+        if ready and ready & Ready.R:
             # A server that waits for us to read would never take the rest.
             pgconn.consume_input()
     while True:

@@ -101,6 +101,21 @@ async def test_a_cancelled_message_is_cancelled_at_the_server(line: MessageConne
         assert await number(line, 5) == 5
 
 
+async def test_a_message_that_is_cancelled_while_it_is_written_is_cancelled_at_the_server(
+    line: MessageConnection,
+) -> None:
+    """What the server has not taken yet it takes then, and passes over."""
+    async with asyncio.timeout(20):
+        calls = [(SQL["sleep"], [60]), *[(SQL["wide"], [1, "y" * 8_000_000])] * 4]
+        task = asyncio.create_task(line.message(calls))
+        while not line.pgconn.flush():
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await number(line, 5) == 5
+
+
 async def test_what_is_long_in_both_directions_does_not_jam(line: MessageConnection) -> None:
     size = 8_000_000
     async with asyncio.timeout(60):
