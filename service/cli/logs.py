@@ -1,7 +1,6 @@
-"""Where log records go: a line on stderr from the servers, JSON or text; nowhere from commands that answer."""
+"""Where log records of the servers go: a line on stderr, JSON or text."""
 
 import logging
-import os
 import sys
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -94,9 +93,3 @@ def log_lines(form: str = "json", level: str = "info") -> None:
     logging.captureWarnings(capture=True)
     # It tells of every plugin it loads, and is loaded to know the newest revision.
     logging.getLogger("alembic").setLevel(logging.WARNING)
-
-
-def log_nothing() -> None:
-    """Drop all records: a command says itself what went wrong, in one line. TENANTRY_DEBUG brings them back."""
-    if not os.environ.get("TENANTRY_DEBUG"):
-        logging.basicConfig(handlers=[logging.NullHandler()], force=True)

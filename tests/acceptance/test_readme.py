@@ -9,12 +9,11 @@ from uuid import UUID
 
 import psycopg
 import pytest
-import typer
 from psycopg import sql
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from kernel import Kernel
-from service.cli.main import app
+from service.cli.tree import load
 from tests.support.environment import DatabaseUrls
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
@@ -34,8 +33,8 @@ def commands() -> list[list[str]]:
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
 def test_a_command_and_its_options_exist(words: list[str]) -> None:
-    command: Any = typer.main.get_command(app)
-    for word in words:
+    command: Any = load(words[0])
+    for word in words[1:]:
         if hasattr(command, "commands"):
             command = command.commands[word]
         elif word.startswith("-"):

@@ -6,7 +6,7 @@ from importlib.metadata import version
 import pytest
 from typer.testing import CliRunner
 
-from service.cli.main import app
+from service.cli.tree import app
 from tests.support.command_line import CommandLine
 from tests.support.system import free_port
 

@@ -1,7 +1,6 @@
-"""`tenantry version` and `tenantry workflow check`: what this build is, and what it would leave behind."""
+"""`tenantry workflow check`: what this build would leave behind."""
 
 import asyncio
-from importlib.metadata import version as installed_version
 from typing import Any
 
 import typer
@@ -13,24 +12,15 @@ from service.settings import load_registry
 from tenancy import Database, DatabaseSettings, load_sql
 
 SQL = load_sql(__file__)
-workflow_app = typer.Typer(help="Workflows: check.", no_args_is_help=True)
+app = typer.Typer(help="Workflows: check.", no_args_is_help=True)
 
 
-def version(*, json: Json = False) -> None:
-    """Print this build's version."""
-    number = installed_version("tenantry")
-    if json:
-        print_json({"version": number})
-    else:
-        typer.echo(number)
-
-
-@workflow_app.callback()
+@app.callback()
 def workflow() -> None:
     """Workflows: check."""
 
 
-@workflow_app.command("check")
+@app.command("check")
 def check(*, json: Json = False) -> None:
     """Fail when this build does not serve a workflow or version that has runs which are not over."""
     settings = read_settings("workflows", "dispatcher_database_url")
