@@ -17,6 +17,7 @@ from kernel import telemetry
 from kernel.blobs import BlobStore, PutAside, reference_to
 from kernel.counts import COUNTS, Moves
 from kernel.locking import LockedRun, StageRow
+from kernel.work import Work
 from tenancy import Call, TenantTransaction, load_sql
 
 SQL = load_sql(__file__)
@@ -89,7 +90,7 @@ class Changes:
         """Give the run a context of its own, if it has none and something traces here; returns whether it was."""
         if run.traceparent is not None:
             return False
-        work = telemetry.Work(tenant_id, run.run_id, run.workflow_id, op="run.create")
+        work = Work(tenant_id, run.run_id, run.workflow_id, op="run.create")
         creation = telemetry.creation_of(work, at=_created_at(run))
         run.traceparent, run.tracestate = creation.traceparent, creation.tracestate
         self.creations.append(creation)

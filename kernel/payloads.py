@@ -17,6 +17,8 @@ from kernel.errors import PayloadError
 
 MAX_DEPTH = 200
 MAX_TEXT_BYTES = 8192
+# Of a character in UTF-8.
+MAX_CHAR_BYTES = 4
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -83,6 +85,8 @@ def dump_typed(adapter: TypeAdapter[Any], value: object) -> str:
 
 def clean_text(text: str, limit_bytes: int = MAX_TEXT_BYTES) -> str:
     """Return a text that Postgres can store: NUL and lone surrogates replaced, cut to `limit_bytes` of UTF-8."""
+    if len(text) * MAX_CHAR_BYTES <= limit_bytes and text.isprintable():
+        return text
     text = text[:limit_bytes].replace("\x00", REPLACEMENT)
     try:
         data = text.encode()

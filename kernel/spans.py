@@ -5,6 +5,7 @@ transaction, so what it raises is logged and the span is left out.
 """
 
 import logging
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
@@ -12,8 +13,28 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanKind, Tracer
 
+from kernel.work import Work, working
+
 logger = logging.getLogger(__name__)
 Attributes: TypeAlias = Mapping[str, str | bool | int | float]
+
+
+class WorkTracer(Tracer):
+    """A tracer that knows work: what it is asked for on somebody's behalf it stamps by itself."""
+
+    @abstractmethod
+    def begin(  # noqa: PLR0913 - as many as the API's own
+        self,
+        work: Work,
+        name: str,
+        context: Context | None,
+        *,
+        kind: SpanKind,
+        attributes: Attributes,
+        links: Sequence[Link],
+        at_ns: int | None,
+    ) -> Span:
+        """Return a span of `work` that begins now, or at `at_ns`; `attributes` are the engine's words."""
 
 
 def begin(  # noqa: PLR0913 - as many as the API's own
@@ -21,14 +42,24 @@ def begin(  # noqa: PLR0913 - as many as the API's own
     name: str,
     context: Context | None = None,
     *,
+    work: Work | None = None,
     kind: SpanKind = SpanKind.INTERNAL,
     attributes: Attributes | None = None,
     links: Sequence[Link] = (),
     at_ns: int | None = None,
 ) -> Span:
-    """Return a span that begins now, or at `at_ns`; one that records nothing in its parent's place where that fails."""
+    """Return a span that begins now, or at `at_ns`; one that records nothing in its parent's place where that fails.
+
+    That of some `work` carries its stamp from the beginning: where an application traces with a provider of its own,
+    nobody else stamps it.
+    """
     try:
-        return tracer.start_span(name, context, kind, attributes, links, at_ns)
+        if work is None:
+            return tracer.start_span(name, context, kind, attributes, links, at_ns)
+        if isinstance(tracer, WorkTracer):
+            return tracer.begin(work, name, context, kind=kind, attributes=attributes or {}, links=links, at_ns=at_ns)
+        with working(work):
+            return tracer.start_span(name, context, kind, {**work.attributes(), **(attributes or {})}, links, at_ns)
     except Exception:
         # A host's sampler or processor: foreign code.
         logger.exception("span_not_begun")

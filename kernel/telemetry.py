@@ -4,22 +4,15 @@ A run carries the context of its `run.create` span (`traceparent`, `tracestate`)
 it is sampled. What happens to it later is a child of that span, or linked to it where a child would keep a trace open
 for days. A run that was made without a context (by SQL, or where nothing traces) is given one by whoever starts it;
 one that has none even so is not sampled.
-
-`current_work` says on whose behalf code runs. It is the only source for what a span or a log line is stamped with:
-spans' attributes are anybody's to set, and so is a context variable, so what lies in ours is sealed. No baggage,
-because that leaves the process in outbound headers.
 """
 
 import hashlib
-import secrets
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from time import time_ns
-from types import NoneType
 from typing import Final
 from uuid import UUID
 
@@ -43,61 +36,16 @@ from opentelemetry.trace import (
 from kernel import spans
 from kernel.errors import StageAbortedError
 from kernel.spans import Attributes
+from kernel.work import Work, current_work, working
 
 SCOPE: Final = "tenantry"
 # In a context: whether the run that a new root belongs to is sampled. A host's sampler goes by it.
 RUN_SAMPLED: Final = create_key("tenantry-run-sampled")
 # In a context: whose share of the sampled roots a new one is taken from.
 SHARE: Final = create_key("tenantry-share")
-_SECRET: Final = secrets.token_bytes(16)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _PARTS: Final = 4
-
-
-@dataclass(slots=True)
-class Life:
-    """Whether the execution that somebody works for is still under way."""
-
-    is_over: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """On whose behalf code runs, and what it does (`op`: `run.create`, `job.execute`, `step.run` …).
-
-    `origin` is the id of the trace that led to it, the one other trace its tenant may see it linked to. A body may
-    leave tasks behind that serve other tenants' bodies later: what begins when the `life` of this work is over is
-    not its.
-    """
-
-    tenant_id: UUID
-    run_id: UUID | None = None
-    workflow: str | None = None
-    stage: str | None = None
-    step: str | None = None
-    attempt: int | None = None
-    op: str | None = None
-    origin: int | None = None
-    life: Life | None = field(default=None, compare=False, repr=False)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether what is begun now is no part of it any more."""
-        return self.life is not None and self.life.is_over
-
-    def attributes(self) -> dict[str, str | int]:
-        """Return what every span of this work is stamped with."""
-        named = {
-            "tenant.id": str(self.tenant_id),
-            "tenantry.run.id": None if self.run_id is None else str(self.run_id),
-            "tenantry.workflow": self.workflow,
-            "tenantry.stage": self.stage,
-            "tenantry.step": self.step,
-            "tenantry.attempt": self.attempt,
-            "tenantry.op": self.op,
-        }
-        return {name: value for name, value in named.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,17 +66,6 @@ class Marker:
         return Work(tenant_id, self.run_id, self.workflow, self.stage, attempt=self.attempt, op=self.name)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sealed:
-    """Work as it lies in the context variable; the seal holds for its tenant and run in this process alone."""
-
-    work: Work
-    seal: int
-
-
-_WORK: ContextVar[_Sealed | None] = ContextVar("tenantry_work", default=None)
-
-
 def tracer() -> Tracer | None:
     """Return the engine's tracer; None where nobody has set up an SDK."""
     provider = trace.get_tracer_provider()
@@ -138,36 +75,6 @@ def tracer() -> Tracer | None:
 @lru_cache(maxsize=4)
 def _tracer_of(provider: TracerProvider) -> Tracer:
     return provider.get_tracer(SCOPE)
-
-
-@contextmanager
-def working(work: Work) -> Generator[None]:
-    """Run the block on behalf of `work`."""
-    token = _WORK.set(_Sealed(work, _seal(work)))
-    try:
-        yield
-    finally:
-        _WORK.reset(token)
-
-
-def enter(work: Work) -> None:
-    """Make `work` that of the present context, for as long as the context lasts."""
-    _WORK.set(_Sealed(work, _seal(work)))
-
-
-def current_work() -> Work | None:
-    """Return on whose behalf code runs; None outside of work, and where foreign code has put something in its place."""
-    held: object = _WORK.get()
-    if not isinstance(held, _Sealed):
-        return None
-    work: object = held.work
-    # Exactly UUIDs: a class of somebody's own would hash as it likes.
-    is_plain = type(work) is Work and type(work.tenant_id) is UUID and type(work.run_id) in (UUID, NoneType)
-    return held.work if is_plain and held.seal == _seal(held.work) else None
-
-
-def _seal(work: Work) -> int:
-    return hash((_SECRET, work.tenant_id, work.run_id))
 
 
 @contextmanager
@@ -184,8 +91,8 @@ def on_step(step_id: str, op: str, attempt: int, attributes: Attributes | None =
             yield
         return
     with working(own):
-        said = {**own.attributes(), "tenantry.step.attempt": attempt, **(attributes or {})}
-        span = spans.begin(tracing, f"{op} {step_id}", attributes=said)
+        said = {"tenantry.step.attempt": attempt, **(attributes or {})}
+        span = spans.begin(tracing, f"{op} {step_id}", work=own, attributes=said)
         try:
             with trace.use_span(span, record_exception=False, set_status_on_exception=False):
                 yield
@@ -248,7 +155,6 @@ def _unsampled(run_id: UUID) -> SpanContext:
 
 
 # -- the engine's spans -----------------------------------------------------------------------------------------------
-# Each begins with the stamp of its work: where an application traces with a provider of its own, nobody else stamps it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,16 +192,16 @@ def creation_of(
     if given is not None:
         context = trace.set_span_in_context(NonRecordingSpan(given), context)
     at_ns = time_ns() if at is None else nanoseconds(at)
-    with working(work):
-        span = spans.begin(
-            tracing,
-            f"run.create {work.workflow}",
-            context,
-            kind=SpanKind.PRODUCER,
-            attributes={**work.attributes(), **messaging("send", work.workflow)},
-            links=links,
-            at_ns=at_ns,
-        )
+    span = spans.begin(
+        tracing,
+        f"run.create {work.workflow}",
+        context,
+        work=work,
+        kind=SpanKind.PRODUCER,
+        attributes=messaging("send", work.workflow),
+        links=links,
+        at_ns=at_ns,
+    )
     own = span.get_span_context()
     if not own.is_valid:
         return Creation(traceparent, tracestate)
@@ -318,12 +224,9 @@ def tell(tenant_id: UUID, markers: Sequence[Marker]) -> None:
         return
     for marker in markers:
         at = nanoseconds(marker.at)
+        below = trace.set_span_in_context(NonRecordingSpan(marker.parent))
         work = marker.work(tenant_id)
-        with working(work):
-            below = trace.set_span_in_context(NonRecordingSpan(marker.parent))
-            span = spans.begin(
-                tracing, marker.name, below, attributes={**work.attributes(), **marker.attributes}, at_ns=at
-            )
+        span = spans.begin(tracing, marker.name, below, work=work, attributes=marker.attributes, at_ns=at)
         if marker.attributes.get("tenantry.outcome") == "failed":
             failed(span, str(marker.attributes.get("tenantry.error.code", "failed")))
         spans.end(span, at)
@@ -344,15 +247,15 @@ def start_execution(work: Work, stored: SpanContext, *, is_first: bool, attribut
         context = trace.set_span_in_context(NonRecordingSpan(stored))
     else:
         context, links = set_value(RUN_SAMPLED, value=True, context=Context()), (Link(stored),)
-    with working(work):
-        return spans.begin(
-            tracing,
-            f"job.execute {work.workflow}/{work.stage}",
-            context,
-            kind=SpanKind.CONSUMER,
-            attributes={**work.attributes(), **messaging("process", work.workflow), **attributes},
-            links=links,
-        )
+    return spans.begin(
+        tracing,
+        f"job.execute {work.workflow}/{work.stage}",
+        context,
+        work=work,
+        kind=SpanKind.CONSUMER,
+        attributes={**messaging("process", work.workflow), **attributes},
+        links=links,
+    )
 
 
 def nanoseconds(at: datetime) -> int:

@@ -13,7 +13,9 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, TraceState
 
 from kernel.payloads import clean_text
-from kernel.telemetry import SCOPE, Work
+from kernel.telemetry import SCOPE
+from kernel.work import STAMP, Work
+from service.engine_span import ENGINE
 
 # What others than the engine say in its words is hearsay.
 RESERVED: Final = ("tenant.", "tenantry.")
@@ -26,17 +28,14 @@ class OwnedSpan(ReadableSpan):
     """A span that has ended and the work it was part of; stamped anew, whatever its code wrote over the stamp."""
 
     def __init__(self, span: ReadableSpan, work: Work | None) -> None:
-        claimed: Mapping[str, Any] = span.attributes or {}
-        scope = _sound_scope(span.instrumentation_scope)
-        if work is None or scope is None or scope.name != SCOPE:
-            claimed = {name: value for name, value in claimed.items() if not name.startswith(RESERVED)}
+        scope = ENGINE if span.instrumentation_scope is ENGINE else _sound_scope(span.instrumentation_scope)
         ended_ns = _sound_time(span.end_time, time_ns())
         super().__init__(
             name=_sound_text(span.name),
             context=span.context,
             parent=span.parent,
             resource=span.resource,
-            attributes={**claimed} if work is None else {**claimed, **work.attributes()},
+            attributes=_stamped(span.attributes or {}, work, scope),
             events=_sound_events(span.events, ended_ns),
             links=[link for link in span.links if is_sound(link.context)],
             kind=_sound_kind(span.kind),
@@ -46,6 +45,18 @@ class OwnedSpan(ReadableSpan):
             instrumentation_scope=scope,
         )
         self.work = work
+
+
+def _stamped(claimed: Mapping[str, Any], work: Work | None, scope: InstrumentationScope | None) -> dict[str, Any]:
+    """Return attributes with the stamp of their work, and nothing but that in the engine's words from others."""
+    if scope is ENGINE:
+        # Began with its stamp, over which nobody writes.
+        return {**claimed}
+    if work is None or scope is None or scope.name != SCOPE:
+        said = {name: value for name, value in claimed.items() if not name.startswith(RESERVED)}
+    else:
+        said = {name: value for name, value in claimed.items() if name not in STAMP}
+    return said if work is None else {**work.attributes(), **said}
 
 
 def is_sound(context: object) -> bool:

@@ -1,6 +1,6 @@
 """The span store: a bounded share of each tenant's spans, in that tenant's own rows.
 
-Whose a span is comes from the engine's own context (`kernel.telemetry.current_work`), which the span was started in; no
+Whose a span is comes from the engine's own context (`kernel.work.current_work`), which the span was started in; no
 attribute decides it. What a tenant gets to see names no host, no process and no statement of the platform's database.
 """
 

@@ -18,19 +18,28 @@ from functools import partial
 from importlib.metadata import version as installed_version
 from threading import Thread
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 from weakref import ref
 
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, SERVICE_VERSION, Resource
-from opentelemetry.sdk.trace import ReadableSpan, Span, SpanLimits, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import (
+    ReadableSpan,
+    Span,
+    SpanLimits,
+    SpanProcessor,
+    SynchronousMultiSpanProcessor,
+    TracerProvider,
+)
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.sampling import Sampler
-from opentelemetry.trace import ProxyTracerProvider
+from opentelemetry.trace import ProxyTracerProvider, Tracer
 
-from kernel.telemetry import SCOPE, Work, current_work
+from kernel.telemetry import SCOPE
+from kernel.work import Work, current_work
+from service.engine_span import EngineSpan, EngineTracer
 from service.environment import SettingsError
 from service.exporters import metric_exporter_of, span_exporter_of
 from service.metrics import Source, engine
@@ -60,12 +69,13 @@ class OwningProcessor(SpanProcessor):
         self._owners: dict[int, tuple[ref[trace.Span], Work]] = {}
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:  # noqa: ARG002 - the SDK's signature
-        """Take the owner; the engine's own spans begin with their stamp."""
+        """Take the owner of what does not begin on somebody's behalf anyway, and stamp it."""
+        if isinstance(span, EngineSpan):
+            return
         work = current_work()
         if work is not None and not work.is_over and span.context is not None:
             self.own(span, work)
-            if span.instrumentation_scope is None or span.instrumentation_scope.name != SCOPE:
-                span.set_attributes(work.attributes())
+            span.set_attributes(work.attributes())
 
     def own(self, span: trace.Span, work: Work) -> None:
         """Name the owner of a span that has begun."""
@@ -92,6 +102,21 @@ class OwningProcessor(SpanProcessor):
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Send what waits."""
         return all(processor.force_flush(timeout_millis) for processor in self._processors)
+
+
+class EngineProvider(TracerProvider):
+    """The SDK's, but for who asks in the engine's name: its tracer makes spans of its own."""
+
+    def __init__(self, sampler: Sampler, resource: Resource, limits: SpanLimits, processor: OwningProcessor) -> None:
+        processors = SynchronousMultiSpanProcessor()  # type: ignore[no-untyped-call]
+        super().__init__(sampler, resource, False, processors, span_limits=limits)
+        self.add_span_processor(processor)
+        self._engine = EngineTracer(self, super().get_tracer(SCOPE), processors, processor.own, limits)
+
+    def get_tracer(self, instrumenting_module_name: str, *args: Any, **kwargs: Any) -> Tracer:
+        """Return the tracer of a scope."""
+        is_engine = (instrumenting_module_name, args, kwargs) == (SCOPE, (), {})
+        return self._engine if is_engine else super().get_tracer(instrumenting_module_name, *args, **kwargs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +226,7 @@ def make(
     limits, store = _limits(), SpanStore(visibility)
     processor = OwningProcessor([BatchSpanProcessor(exporter)] if exporter is not None else [], store)
     sampler = RunSampler(root)
-    provider = TracerProvider(sampler=sampler, resource=resource, shutdown_on_exit=False, span_limits=limits)
-    provider.add_span_processor(processor)
+    provider = EngineProvider(sampler, resource, limits, processor)
     return Telemetry(store, processor, provider)
 
 

@@ -24,6 +24,8 @@ from opentelemetry.trace import Link, SpanContext, Status
 
 from kernel.payloads import clean_text
 from kernel.telemetry import SCOPE
+from kernel.work import STAMP
+from service.engine_span import ENGINE
 from service.owned_span import RESERVED, OwnedSpan
 
 MAX_ATTRIBUTES: Final = 64
@@ -67,6 +69,12 @@ _OF_DATABASES: Final = frozenset(
 )
 
 
+_KNOWN: Final = PUBLIC | _ENGINE
+# Of a span, whose stamp is the engine's; an event has none.
+_OWNED: Final = _KNOWN | STAMP
+_FOREIGN: Final = (*_PLACES, *RESERVED)
+
+
 class Visibility:
     """The rules, for a process that serves workflows of these modules: tracers named after them are bodies' own."""
 
@@ -76,13 +84,14 @@ class Visibility:
     def is_private(self, span: ReadableSpan) -> bool:
         """Whether a span is the platform's own affair: its statements are, and a body's cannot be told from them."""
         scope = span.instrumentation_scope
+        if scope is ENGINE:
+            return False
         is_of_database = scope is not None and scope.name in _OF_DATABASES
         return is_of_database or any(name.startswith("db.") for name in span.attributes or ())
 
     def attributes(self, span: OwnedSpan) -> dict[str, Any]:
         """Return what its tenant may see of a span's attributes, in bounds and storable."""
-        stamp = span.work.attributes() if span.work is not None else {}
-        return {**self._shown(span.attributes or {}, span), **stamp}
+        return self._shown(span.attributes or {}, span, _OWNED)
 
     def events(self, span: OwnedSpan) -> list[Event]:
         """Return what its tenant may see of a span's events: no exceptions, which quote and trace."""
@@ -117,22 +126,26 @@ class Visibility:
             instrumentation_scope=None if scope is None else InstrumentationScope(clean_text(scope.name, 200)),
         )
 
-    def _shown(self, attributes: Mapping[str, Any], span: OwnedSpan) -> dict[str, Any]:
+    def _shown(self, attributes: Mapping[str, Any], span: OwnedSpan, known: frozenset[str] = _KNOWN) -> dict[str, Any]:
         is_own = self._is_own_code(span.instrumentation_scope)
-        names = [name for name in attributes if _is_shown(name, is_own=is_own)][:MAX_ATTRIBUTES]
         shown: dict[str, Any] = {}
         room = MAX_SIZE
-        for name in names:
-            value = storable(attributes[name])
+        for name, given in attributes.items():
+            is_known = name in known
+            if not (is_known or (is_own and not name.startswith(_FOREIGN))):
+                continue
+            value = storable(given)
             size = len(name) + _size(value)
             # What does not fit any more is left out; what comes after it and does is not.
             if size <= room:
                 room -= size
-                shown[clean_text(name, 200)] = value
+                shown[name if is_known else clean_text(name, 200)] = value
+            if len(shown) == MAX_ATTRIBUTES:
+                break
         return shown
 
     def _is_own_code(self, scope: InstrumentationScope | None) -> bool:
-        if scope is None or scope.name == SCOPE:
+        if scope is ENGINE or scope is None or scope.name == SCOPE:
             return False
         return _top(scope.name) in self._own or not _is_installed(_top(scope.name))
 
@@ -144,6 +157,8 @@ def bare(context: SpanContext) -> SpanContext:
 
 def storable(value: object) -> object:
     """Return an attribute's value in bounds, as a database and JSON can hold it; a list within a list is its text."""
+    if type(value) is str:
+        return clean_text(value, MAX_VALUE)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return [_scalar(item) for item in value[:MAX_ATTRIBUTES]]
     return _scalar(value)
@@ -159,12 +174,6 @@ def _size(value: object) -> int:
     if isinstance(value, list):
         return sum(map(_size, cast("list[object]", value)))
     return len(value) if isinstance(value, str) else 8
-
-
-def _is_shown(name: str, *, is_own: bool) -> bool:
-    if name in PUBLIC or name in _ENGINE:
-        return True
-    return is_own and not name.startswith((*_PLACES, *RESERVED))
 
 
 def _top(scope: str) -> str:

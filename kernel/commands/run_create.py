@@ -32,7 +32,8 @@ from kernel.errors import (
 )
 from kernel.idempotency import key_faults
 from kernel.states import RunStatus
-from kernel.telemetry import Work, creation_of
+from kernel.telemetry import creation_of
+from kernel.work import Work
 from tenancy import Call, Row, TenantTransaction, load_sql
 
 SQL = load_sql(__file__)

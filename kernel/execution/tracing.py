@@ -16,7 +16,8 @@ from kernel import spans
 from kernel.counts import COUNTS
 from kernel.execution.outcome import StageFailed, StageOutcome
 from kernel.jobs import LeasedJob
-from kernel.telemetry import Life, Work, enter, failed, messaging, run_context, start_execution, tracer, working
+from kernel.telemetry import failed, messaging, run_context, start_execution, tracer
+from kernel.work import Life, Work, enter, working
 
 
 @dataclass(slots=True)
@@ -68,14 +69,14 @@ class ExecutionSpan:
         tracing = tracer() if self.span.is_recording() else None
         if tracing is not None:
             work = replace(self.work, op="job.settle")
-            with working(work):
-                self._settling = spans.begin(
-                    tracing,
-                    f"job.settle {work.workflow}/{work.stage}",
-                    trace.set_span_in_context(self.span),
-                    kind=SpanKind.CLIENT,
-                    attributes={**work.attributes(), **messaging("settle", work.workflow)},
-                )
+            self._settling = spans.begin(
+                tracing,
+                f"job.settle {work.workflow}/{work.stage}",
+                trace.set_span_in_context(self.span),
+                work=work,
+                kind=SpanKind.CLIENT,
+                attributes=messaging("settle", work.workflow),
+            )
 
     def end(self, status: str, outcome: StageOutcome | None) -> None:
         """End it, once, with what became of the execution: how it was settled and, if it was, its outcome.

@@ -9,7 +9,7 @@ import orjson
 from opentelemetry import trace
 
 from kernel.payloads import clean_text
-from kernel.telemetry import current_work
+from kernel.work import current_work
 from service.cli.words import printable
 
 # What every record has; the rest was given as `extra` and belongs in the line.

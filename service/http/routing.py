@@ -20,7 +20,7 @@ from opentelemetry.trace import INVALID_SPAN, Span
 from pydantic import BaseModel
 
 from kernel import Kernel, Registry
-from kernel.telemetry import Work, working
+from kernel.work import Work, working
 from service.auth import Caller, Credential, Scope, authenticate, is_operator, read_credential
 from service.http.bodies import ENVELOPE_BYTES, parse_body, read_body
 from service.http.metrics import HttpMetrics

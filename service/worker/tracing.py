@@ -5,7 +5,8 @@ from uuid import UUID
 from opentelemetry.context import Context
 
 from kernel import Ticked, spans
-from kernel.telemetry import Work, messaging, tracer, working
+from kernel.telemetry import messaging, tracer
+from kernel.work import Work
 
 
 def tell_tick(tenant_id: UUID, ticked: Ticked, began_ns: int) -> None:
@@ -16,12 +17,10 @@ def tell_tick(tenant_id: UUID, ticked: Ticked, began_ns: int) -> None:
     workflows = {job.workflow.id for job in ticked.leased}
     work = Work(tenant_id, op="tick")
     found = {
-        **work.attributes(),
         **messaging("receive", workflows.pop() if len(workflows) == 1 else None, len(ticked.leased)),
         "tenantry.tick.leased": len(ticked.leased),
         "tenantry.tick.runs": len(ticked.runs.claimed),
         "tenantry.tick.promoted": ticked.promoted,
         "tenantry.tick.reaped": len(ticked.reaped.leases),
     }
-    with working(work):
-        spans.end(spans.begin(tracing, "tick", Context(), attributes=found, at_ns=began_ns))
+    spans.end(spans.begin(tracing, "tick", Context(), work=work, attributes=found, at_ns=began_ns))

@@ -10,7 +10,7 @@ import pytest
 from opentelemetry import trace
 
 from kernel.counts import BOUNDS_S, Spread
-from kernel.telemetry import Work, working
+from kernel.work import Work, working
 from service.cli.logs import JsonLines, _correlate
 from service.metrics import _buckets
 from service.settings import Settings

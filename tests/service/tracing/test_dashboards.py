@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 
 from kernel import Kernel, Registry, RunCreate, StageContext, stage, workflow
-from kernel.telemetry import Work
+from kernel.work import Work
 from service.metrics import Instrument
 from tests.support import waiting
 from tests.support.environment import DatabaseUrls

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import Link, SpanContext, StatusCode, TraceFlags, Tracer
 
 from kernel import RunCreate
-from kernel.telemetry import Work, working
+from kernel.work import Work, working
 from service import sampling, telemetry
 from service.environment import SettingsError
 from service.exporters import PAUSE_S, TenantExporter, span_exporter_of

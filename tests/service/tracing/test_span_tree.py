@@ -12,7 +12,8 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
 from kernel import Kernel, Registry, RunCancel, RunCreate, StageContext, Step, StepSignal, stage, workflow
-from kernel.telemetry import Work, format_traceparent, working
+from kernel.telemetry import format_traceparent
+from kernel.work import Work, working
 from service.owned_span import OwnedSpan
 from service.spans import tenants_view
 from service.visibility import Visibility

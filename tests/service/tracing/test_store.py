@@ -10,7 +10,7 @@ from opentelemetry.trace import Link, SpanContext, TraceFlags
 
 from kernel import Kernel, KernelLimits, Registry, RunCreate, RunPurge, StageContext, stage, workflow
 from kernel.queries.run_trace import run_trace
-from kernel.telemetry import Work, working
+from kernel.work import Work, working
 from service import spans
 from service.settings import Settings
 from service.spans import LINGER_S, MANY, SpanStore, prune

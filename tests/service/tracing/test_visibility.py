@@ -17,7 +17,8 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags, TraceState
 
 from kernel import Kernel, Registry, RunCreate, StageContext, stage, workflow
-from kernel.telemetry import SCOPE, Work, current_work, working
+from kernel.telemetry import SCOPE
+from kernel.work import Work, current_work, working
 from service.owned_span import OwnedSpan
 from service.spans import tenants_view
 from service.telemetry import make, resource_of
