@@ -6,6 +6,7 @@ others say while it is current (a body's attributes, a library's events) is said
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
 from time import time_ns
 from typing import Any, Final, cast
 
@@ -49,7 +50,7 @@ class EngineSpan(Span, ReadableSpan):
         super().__init__(attributes=own, resource=maker.provider.resource, instrumentation_scope=ENGINE, **parts)
         self._own = own
         self._maker = maker
-        self._guest: SdkSpan | None = None
+        self.guest: SdkSpan | None = None
 
     def get_span_context(self) -> SpanContext:
         """Return its ids."""
@@ -62,8 +63,8 @@ class EngineSpan(Span, ReadableSpan):
 
     def set_attribute(self, key: str, value: types.AnyValue) -> None:
         """Say something of it."""
-        is_plain = type(value) is str and len(value) <= _SHORT and type(key) is str and key not in STAMP
-        if is_plain and self._guest is None and self._end_time is None and len(self._own) < _ROOM:
+        is_plain = type(value) is str and len(value) <= self._maker.short and type(key) is str and key
+        if is_plain and key not in STAMP and self.guest is None and self.is_recording() and len(self._own) < _ROOM:
             self._own[key] = value
         else:
             self._told().set_attribute(key, value)
@@ -96,8 +97,8 @@ class EngineSpan(Span, ReadableSpan):
 
     def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
         """Say how it went."""
-        is_open = self._guest is None and self._end_time is None
-        if is_open and description is None and isinstance(status, Status) and status.status_code is StatusCode.ERROR:
+        is_first = self.guest is None and self.is_recording() and description is None
+        if is_first and isinstance(status, Status) and status.status_code is StatusCode.ERROR:
             self._status = status
         else:
             self._told().set_status(status, description)
@@ -107,17 +108,15 @@ class EngineSpan(Span, ReadableSpan):
         if self._end_time is not None:
             return
         self._end_time = time_ns() if end_time is None else end_time
-        if self._guest is not None:
-            self._take_in(self._guest)
+        if self.guest is not None:
+            self._take_in(self.guest)
         self._maker.processor.on_end(self)
 
     def _told(self) -> Span:
         """Return whom to tell what is not plain: nobody who remembers it, when the span has ended."""
         if self._end_time is not None:
             return trace.INVALID_SPAN
-        if self._guest is None:
-            self._guest = self._maker.guest(self)
-        return self._guest
+        return self.guest or self._maker.invite(self)
 
     def _take_in(self, guest: ReadableSpan) -> None:
         said = guest.attributes or {}
@@ -145,6 +144,9 @@ class EngineTracer(WorkTracer):
         self._own = own
         self._sdk = sdk
         self._new_id = provider.id_generator.generate_span_id
+        limit = limits.max_span_attribute_length
+        self.short = _SHORT if limit is None else min(_SHORT, limit)
+        self._inviting = Lock()
         # Guests are told of to nobody: what they hold goes with their hosts.
         guests = TracerProvider(ALWAYS_ON, Resource.get_empty(), shutdown_on_exit=False, span_limits=limits)
         self._guests = guests.get_tracer(SCOPE)
@@ -172,7 +174,7 @@ class EngineTracer(WorkTracer):
             return NonRecordingSpan(own)
         span = EngineSpan(
             self,
-            {**work.attributes(), **attributes},
+            {**attributes, **work.attributes()},
             name=name,
             context=own,
             parent=parent if parent.is_valid else None,
@@ -193,9 +195,13 @@ class EngineTracer(WorkTracer):
             flags |= TraceFlags.RANDOM_TRACE_ID
         return SpanContext(trace_id, self._new_id(), False, _FLAGS[flags], decided.trace_state)
 
-    def guest(self, host: ReadableSpan) -> SdkSpan:
-        """Return a span of the SDK's that is told what is said of another one."""
-        return cast("SdkSpan", self._guests.start_span(host.name, Context()))
+    def invite(self, host: EngineSpan) -> SdkSpan:
+        """Return the span of the SDK's that is told what others say of a span of the engine's, the same each time."""
+        # A body's threads may speak at once: of two guests one would be forgotten.
+        with self._inviting:
+            if host.guest is None:
+                host.guest = cast("SdkSpan", self._guests.start_span(host.name, Context()))
+            return host.guest
 
     def start_span(self, *args: Any, **kwargs: Any) -> Span:
         """Return a span of the SDK's."""

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable
@@ -19,11 +18,7 @@ WAIT = 90.0
 
 
 def until(process: Process, is_so: Callable[[str], object]) -> str:
-    deadline = time.monotonic() + WAIT
-    while not is_so(process.output):
-        assert process.is_running, process.output
-        assert time.monotonic() < deadline, process.output
-        time.sleep(0.1)
+    process.until(lambda: is_so(process.output), WAIT)
     return process.output
 
 

@@ -5,14 +5,16 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self
 
 COMMAND = Path(sys.executable).with_name("tenantry")
 CHECKOUT = Path(__file__).resolve().parents[2]
+LOOK_AGAIN_S = 0.1
 
 
 class Process:
@@ -60,6 +62,17 @@ class Process:
     def wait(self, seconds: float = 30) -> int:
         """Wait for its own end and return its exit status."""
         return self._process.wait(seconds)
+
+    def until(self, is_so: Callable[[], object], seconds: float = 60) -> None:
+        """Look until something is so; AssertionError with its output when it ends before, or within `seconds` it is not.
+
+        A process tells nobody of its progress: there is nothing to wait for but what it has written or answers.
+        """
+        deadline = time.monotonic() + seconds
+        while not is_so():
+            assert self.is_running, self.output
+            assert time.monotonic() < deadline, self.output
+            time.sleep(LOOK_AGAIN_S)
 
     def __enter__(self) -> Self:
         return self

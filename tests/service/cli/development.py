@@ -2,7 +2,6 @@
 
 import os
 import re
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,7 +62,6 @@ registry = Registry([
     workflow("talking", input=int).pipe(first).pipe(second).build(),
 ])
 """
-WAIT = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +79,7 @@ class Development:
 
     def await_ready(self) -> None:
         """Wait until its API is ready."""
-        deadline = time.monotonic() + WAIT
-        while not answers(f"{self.settings['API_URL']}/readyz"):
-            assert self.process.is_running, self.process.output
-            assert time.monotonic() < deadline, self.process.output
-            time.sleep(0.1)
+        self.process.until(lambda: answers(f"{self.settings['API_URL']}/readyz"))
 
 
 def start(state: Path, project: Path) -> Development:
@@ -97,14 +91,12 @@ def start(state: Path, project: Path) -> Development:
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     process = Process("dev", "--port", str(free_port()), environment={**os.environ, **environment})
-    deadline = time.monotonic() + WAIT
+
+    def printed() -> dict[str, str]:
+        return dict(re.findall(r"export TENANTRY_(\w+)=(\S+)$", process.output, re.MULTILINE))
+
     # The last of those that it prints.
-    while "DATABASE_URL" not in (
-        found := dict(re.findall(r"export TENANTRY_(\w+)=(\S+)$", process.output, re.MULTILINE))
-    ):
-        assert process.is_running, process.output
-        assert time.monotonic() < deadline, process.output
-        time.sleep(0.1)
-    development = Development(process, project, found)
+    process.until(lambda: "DATABASE_URL" in printed())
+    development = Development(process, project, printed())
     development.await_ready()
     return development

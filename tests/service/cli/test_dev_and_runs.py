@@ -4,7 +4,6 @@ import asyncio
 import json
 import signal
 import socket
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 from service.cli.client import ApiClient, Event
 from service.cli.run_tree import Watched
 from service.cli.watching import follow
-from tests.service.cli.development import WAIT, WORKFLOWS, Development, start
+from tests.service.cli.development import WORKFLOWS, Development, start
 from tests.support.command_line import CommandLine
 from tests.support.processes import answers
 
@@ -180,12 +179,13 @@ async def first_of(events: AsyncIterator[Event], last: str) -> AsyncIterator[Eve
 def test_a_waiting_run_is_shown_and_signalled(development: Development, tmp_path: Path) -> None:
     tenantry = development.tenantry
     run = tenantry("run", "start", "approving", "--input", "{}", "--json").json["id"]
-    deadline = time.monotonic() + WAIT
-    stages: list[dict[str, Any]] = []
-    while [stage["status"] for stage in stages] != ["SUSPENDED"]:
-        assert time.monotonic() < deadline, stages
-        stages = tenantry("run", "show", run, "--json").json["stages"]
-    assert stages[0]["waiting_for"]["step_id"] == "approve"
+
+    def stages() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = tenantry("run", "show", run, "--json").json["stages"]
+        return found
+
+    development.process.until(lambda: [stage["status"] for stage in stages()] == ["SUSPENDED"])
+    assert stages()[0]["waiting_for"]["step_id"] == "approve"
     shown = tenantry("run", "show", run).out
     assert "signal approve" in shown
     assert "prepare" in shown
@@ -270,10 +270,7 @@ def test_a_change_of_the_code_is_served_and_a_broken_one_waits_for_the_next(deve
     flows = development.project / "flows.py"
     process = development.process
     flows.write_text("def broken(:")
-    deadline = time.monotonic() + WAIT
-    while "start again when the code changes" not in process.output:
-        assert time.monotonic() < deadline, process.output
-        time.sleep(0.1)
+    process.until(lambda: "start again when the code changes" in process.output)
     flows.write_text(WORKFLOWS.replace("* 2", "* 3"))
     development.await_ready()
     run = development.tenantry("run", "start", "doubling", "--input", "5", "--json").json

@@ -1,23 +1,10 @@
 """`tenantry worker --processes N`: a process each, replaced when one is killed, all of them gone after a stop."""
 
-import time
-from collections.abc import Callable
-
 import psutil
 import pytest
 
 from tests.support.environment import DatabaseUrls
 from tests.support.processes import Process
-
-WAIT = 60.0
-
-
-def until(process: Process, is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT
-    while not is_so():
-        assert process.is_running, process.output
-        assert time.monotonic() < deadline, process.output
-        time.sleep(0.1)
 
 
 @pytest.fixture
@@ -32,10 +19,10 @@ def settings(database_urls: DatabaseUrls) -> dict[str, str]:
 def test_a_killed_worker_is_replaced_and_a_stop_ends_all(settings: dict[str, str]) -> None:
     with Process("worker", "--processes", "2", environment=settings) as process:
         supervisor = psutil.Process(process.pid)
-        until(process, lambda: process.output.count("worker_started") == 2)
+        process.until(lambda: process.output.count("worker_started") == 2)
         first, second = supervisor.children()
         first.kill()
-        until(process, lambda: process.output.count("worker_started") == 3)
+        process.until(lambda: process.output.count("worker_started") == 3)
         workers = supervisor.children()
         assert second.pid in {worker.pid for worker in workers}
         assert len(workers) == 2
@@ -46,6 +33,6 @@ def test_a_killed_worker_is_replaced_and_a_stop_ends_all(settings: dict[str, str
 def test_a_bad_setting_ends_all_of_them_with_1(settings: dict[str, str]) -> None:
     bad = {**settings, "TENANTRY_WORKFLOWS": "no.such.module:registry"}
     with Process("worker", "--processes", "2", environment=bad) as process:
-        assert process.wait(WAIT) == 1
+        assert process.wait(60) == 1
         assert "workflows" in process.output
         assert "Traceback" not in process.output
