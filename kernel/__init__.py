@@ -81,7 +81,9 @@ from kernel.execution.outcome import (
 )
 from kernel.execution.perform import give_steps, invocation_of
 from kernel.execution.stage_runner import StageInvocation, run_stage, run_when
-from kernel.execution.steps import Step, Steps
+from kernel.execution.step_calls import Step
+from kernel.execution.step_execution import StepExecution
+from kernel.execution.steps import Steps
 from kernel.execution.tracing import ExecutionSpan
 from kernel.fence import Fence
 from kernel.jobs import LeasedJob
@@ -210,6 +212,7 @@ __all__ = [
     "Step",
     "StepAnswer",
     "StepError",
+    "StepExecution",
     "StepFailedError",
     "StepKindMismatchError",
     "StepLeaseLostError",

@@ -9,7 +9,7 @@ from kernel.execution.journal import Annotation, Report, StageJournal
 from kernel.execution.ledger import Ledger, StepOp, StepOwner
 from kernel.execution.outcome import StageFailed, StageOutcome, StageSkipped
 from kernel.execution.stage_runner import StageInvocation, run_stage, run_when
-from kernel.execution.steps import Steps
+from kernel.execution.step_execution import StepExecution
 from kernel.jobs import LeasedJob
 
 # Threads are made as they are needed: a body in one, or its plain step functions in several.
@@ -26,12 +26,12 @@ class Performance:
     report: Report = field(default_factory=Report)
 
 
-def give_steps(invocation: StageInvocation, job: LeasedJob, ledger: Ledger, *, linger_s: float | None) -> Steps:
+def give_steps(invocation: StageInvocation, job: LeasedJob, ledger: Ledger, *, linger_s: float | None) -> StepExecution:
     """Give a begun job's invocation its durable steps, kept in `ledger`."""
     # Without an execution before this one there is no row to read; a signal sent ahead is met by the step that opens.
     is_first = not (job.replay or job.attempt > 1 or job.fence.attempt > 1 or job.redrive_count)
     owner = StepOwner(invocation.tenant_id, job.fence, invocation.attempt, job.generation, is_first)
-    steps = Steps(ledger, owner, invocation.abort, linger_s=linger_s)
+    steps = StepExecution(ledger, owner, invocation.abort, linger_s=linger_s)
     steps.max_result_bytes = invocation.max_output_bytes
     invocation.steps = steps
     return steps

@@ -33,6 +33,7 @@ from kernel.execution.context import ContextSources, StageContext
 from kernel.execution.journal import StageJournal
 from kernel.execution.leaving import Suspension, consists_of
 from kernel.execution.outcome import StageCompleted, StageFailed, StageOutcome, error_text, failure_of
+from kernel.execution.step_execution import StepExecution
 from kernel.execution.steps import Steps
 from kernel.payloads import dump_typed, pointer_token
 
@@ -55,7 +56,7 @@ class StageInvocation:
     outputs: Mapping[str, str] = field(default_factory=dict[str, str])
     abort: AbortSignal = field(default_factory=AbortSignal)
     journal: StageJournal = field(default_factory=StageJournal)
-    steps: Steps | None = None
+    steps: StepExecution | None = None
     max_output_bytes: int | None = None
     threads: "set[Future[object]]" = field(default_factory=set["Future[object]"])
 
@@ -111,7 +112,7 @@ async def run_stage(invocation: StageInvocation, threads: Executor | None = None
     steps = invocation.steps
     if steps is None:
         return _body_outcome(invocation, await _guarded(invocation, lambda: _call_body(invocation, context, threads)))
-    steps.threads, steps.on_thread, steps.body = threads, invocation.note_thread, asyncio.current_task()
+    steps.attend(threads, invocation.note_thread)
     try:
         result = await _guarded(invocation, lambda: _call_body(invocation, context, threads))
         return await steps.conclude(None if result is _SUSPENDED else _body_outcome(invocation, result))
@@ -272,7 +273,7 @@ def _context(invocation: StageInvocation, *, is_body: bool) -> _Context | StageF
             journal=invocation.journal,
             is_async=stage.is_async,
             input_text=None if stage.takes_input else invocation.input,
-            steps=invocation.steps if is_body else None,
+            steps=Steps(invocation.steps) if is_body and invocation.steps is not None else None,
         ),
     )
 

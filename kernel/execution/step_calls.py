@@ -1,4 +1,7 @@
-"""Calls what a user gave to a step, coroutine function or not, and turns what it returns into JSON and back."""
+"""Calls what a user gave to a step, coroutine function or not, and turns what it returns into JSON and back.
+
+A function may take the `Step` that it is called for.
+"""
 
 import asyncio
 import functools
@@ -13,10 +16,31 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from kernel.errors import PayloadError
+from kernel.execution.abort import AbortSignal
 from kernel.payloads import clean_text, dump_typed
 from kernel.step_errors import StepModelMismatchError, StepResultNotSerializableError
 
 _ANYTHING: TypeAdapter[Any] = TypeAdapter(Any, config=ConfigDict(ser_json_bytes="base64"))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a step's function is given; `external_key` is the same in every execution of this step."""
+
+    step_id: str
+    external_key: str
+    attempt: int
+    is_reclaim: bool
+    abort_signal: AbortSignal
+    _beat: Callable[[], Any]
+
+    async def heartbeat(self) -> None:
+        """Extend the step's lease by its full length from now.
+
+        Raises:
+            StepLeaseLostError: another execution has taken the step over.
+        """
+        await self._beat()
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class StageScript:
-    """The script for one stage's steps, as `Steps` asks it; counts the calls that it, or a step's function, gets."""
+    """The script for one stage's steps, as their execution asks it; counts the calls it, or a step's function, gets."""
 
     stage_id: str
     decide: Callable[[StepName, StepKind], ScriptedEnd | None]

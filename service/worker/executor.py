@@ -29,7 +29,7 @@ from kernel import (
     StageOutcome,
     StageReleased,
     StageSkipped,
-    Steps,
+    StepExecution,
     give_steps,
     invocation_of,
     run_stage,
@@ -55,7 +55,7 @@ class Execution:
     task: asyncio.Task[None] | None = None
     body: asyncio.Task[Any] | None = None
     ended: asyncio.Future[None] | None = None
-    steps: Steps | None = None
+    steps: StepExecution | None = None
     tracing: ExecutionSpan | None = None
     is_settling: bool = False
 

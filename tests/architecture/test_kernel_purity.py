@@ -16,8 +16,9 @@ ALLOWED: dict[str, set[str]] = {
     "kernel/execution/stage_runner.py": {"create_task"},
     # Between claim and settle a body runs outside of the database: its steps outlive a sibling's suspension, their leases
     # are extended and their outcomes linger. `conclude` ends all of it before the settle.
-    "kernel/execution/steps.py": {"create_task", "sleep"},
-    "kernel/execution/step_execution.py": {"create_task", "sleep"},
+    "kernel/execution/flights.py": {"create_task", "sleep"},
+    "kernel/execution/step_effects.py": {"create_task", "sleep"},
+    "kernel/execution/step_execution.py": {"create_task"},
     "kernel/execution/step_queue.py": {"create_task", "call_later"},
     # A host, for tests: it executes parallel stages side by side and kills them together.
     "kernel/testing/worker.py": {"create_task"},

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from kernel.execution import step_execution, steps
+from kernel.execution import flights, step_effects, step_execution
 from tests.models.clockwork import World
 from tests.models.machine import StepsMachine
 from tests.support.environment import DatabaseUrls
@@ -69,10 +69,10 @@ MUST_BE_SEEN = {
 def world(database_urls: DatabaseUrls, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     opened = World(database_urls)
     # The worker's own clock goes with the engine's: a process that stood still finds its leases as old as they are.
-    for module in (steps, step_execution):
+    for module in (flights, step_effects, step_execution):
         monkeypatch.setattr(module, "monotonic", opened.loop.time)
     # No time passes by itself: what waits for others to go on looks at them once and leaves.
-    monkeypatch.setattr(step_execution, "HOLD_S", 0.0)
+    monkeypatch.setattr(flights, "HOLD_S", 0.0)
     yield opened
     opened.close()
 

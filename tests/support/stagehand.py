@@ -21,9 +21,9 @@ from kernel import (
     StageOutcome,
     StageSuspended,
     StepAnswer,
+    StepExecution,
     StepOp,
     StepRow,
-    Steps,
     StepSignal,
     StepWrite,
     give_steps,
@@ -65,7 +65,7 @@ class Act:
     job: LeasedJob
     abort: AbortSignal = field(default_factory=AbortSignal)
     journal: StageJournal = field(default_factory=StageJournal)
-    steps: Steps | None = None
+    steps: StepExecution | None = None
     invocation: StageInvocation | None = None
     outcome: StageOutcome | None = None
 

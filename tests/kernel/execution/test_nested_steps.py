@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kernel import StageContext
-from kernel.execution import step_execution
+from kernel.execution import flights
 from tests.support.looking import Look
 from tests.support.stagehand import Make, finish, output_of, steps_of
 
@@ -63,7 +63,7 @@ async def test_an_outer_step_that_is_under_way_when_its_body_leaves_may_still_as
     make: Make, look: Look, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """Else it would be called again at once, for ever: whenever it comes to them, the body has left."""
-    monkeypatch.setattr(step_execution, "HOLD_S", 0.0)
+    monkeypatch.setattr(flights, "HOLD_S", 0.0)
     calls: Counter[str] = Counter()
 
     async def body(ctx: StageContext[Any]) -> Any:

@@ -19,6 +19,7 @@ from kernel.execution.context import StageContext
 from kernel.execution.ledger import StepAnswer, StepOp, StepOwner, StepRow
 from kernel.execution.outcome import StageCompleted, StageFailed
 from kernel.execution.stage_runner import StageInvocation, run_stage, run_when
+from kernel.execution.step_execution import StepExecution
 from kernel.execution.steps import Steps
 from kernel.fence import Fence
 
@@ -316,10 +317,10 @@ async def test_steps_need_a_coroutine_function(threads: ThreadPoolExecutor) -> N
 
     @stage("durable")
     async def durable(ctx: StageContext) -> bool:
-        return ctx.step is steps
+        return isinstance(ctx.step, Steps)
 
     owner = StepOwner(UUID(int=1), Fence(UUID(int=2), "durable", 1, datetime.now(UTC)), 1, 0, is_first=True)
-    steps = Steps(NoLedger(), owner, AbortSignal())
+    steps = StepExecution(NoLedger(), owner, AbortSignal())
     assert await run_stage(invocation(plain, steps=steps), threads) == StageCompleted('"fine"')
     assert await run_stage(invocation(durable, steps=steps)) == StageCompleted("true")
 

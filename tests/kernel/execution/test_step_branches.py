@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kernel import StageContext
-from kernel.execution import step_execution
+from kernel.execution import flights
 from tests.support.looking import Look
 from tests.support.stagehand import Make, finish, output_of, steps_of
 
@@ -86,7 +86,7 @@ async def test_the_same_in_a_step_is_brought_to_its_end_first(make: Make, look: 
         async def inside() -> str:
             begun.append("inside")
             # Not to wait for anything: a function that takes longer than its body is held.
-            await asyncio.sleep(2 * step_execution.HOLD_S)
+            await asyncio.sleep(2 * flights.HOLD_S)
             return "inside"
 
         async def branch() -> list[str]:
@@ -104,7 +104,7 @@ async def test_the_same_in_a_step_is_brought_to_its_end_first(make: Make, look: 
 
 
 async def test_a_wait_that_its_body_awaits_alone_leaves_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_execution, "HOLD_S", 3600.0)
+    monkeypatch.setattr(flights, "HOLD_S", 3600.0)
 
     async def body(ctx: StageContext[Any]) -> Any:
         async with asyncio.timeout(3600):
@@ -120,7 +120,7 @@ async def test_a_wait_that_is_cancelled_while_it_lets_others_go_on_waits_all_the
     make: Make, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """A timeout around it, or around the body, is none of a month's sleep: that has begun, and takes no worker."""
-    monkeypatch.setattr(step_execution, "HOLD_S", 3600.0)
+    monkeypatch.setattr(flights, "HOLD_S", 3600.0)
 
     async def body(ctx: StageContext[Any]) -> Any:
         async def rest() -> None:
@@ -136,7 +136,7 @@ async def test_a_wait_that_is_cancelled_while_it_lets_others_go_on_waits_all_the
 
 @BOTH
 async def test_a_failure_beside_a_wait_is_not_held(make: Make, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    monkeypatch.setattr(step_execution, "HOLD_S", 3600.0)
+    monkeypatch.setattr(flights, "HOLD_S", 3600.0)
 
     async def body(ctx: StageContext[Any]) -> Any:
         async def broken() -> None:
@@ -156,7 +156,7 @@ async def test_a_stop_while_a_wait_lets_others_go_on_cancels_the_body(
     make: Make, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """Taken for a wait it would be left to bring what is under way to its end."""
-    monkeypatch.setattr(step_execution, "HOLD_S", 3600.0)
+    monkeypatch.setattr(flights, "HOLD_S", 3600.0)
     has_begun = asyncio.Event()
 
     async def body(ctx: StageContext[Any]) -> Any:

@@ -1,0 +1,178 @@
+"""`run` steps: claimed under a lease before their functions are called, their outcomes recorded under the claim."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+from uuid import uuid4
+
+from kernel.counts import COUNTS
+from kernel.errors import StageAbortedError
+from kernel.execution.leaving import Suspension, consists_of, is_cancelled
+from kernel.execution.ledger import StepOp, StepRow, Wait
+from kernel.execution.outcome import error_text, failure_of
+from kernel.execution.step_calls import Step, call, decode, encode, in_this_loop
+from kernel.execution.step_execution import StepExecution, StepUse
+from kernel.execution.step_options import RunOptions, external_key
+from kernel.step_errors import (
+    StepError,
+    StepLeaseLostError,
+    StepResultNotSerializableError,
+    error_type_of,
+    stored_error,
+)
+from kernel.telemetry import on_step
+
+
+@dataclass(frozen=True, slots=True)
+class _Claimed:
+    """A step that this execution has claimed, and what it is to do; `claim` names the claim in its outcome."""
+
+    execution: StepExecution
+    use: StepUse
+    fn: Callable[..., Any]
+    options: RunOptions
+    model: Any
+    row: StepRow
+    claim: dict[str, Any]
+
+    def outcome(self, **values: Any) -> StepOp:
+        """Return what records an outcome of the claim; a status of `running` moves its lease."""
+        return self.execution.op("outcome", self.use, **self.claim, **values)
+
+
+async def run(execution: StepExecution, use: StepUse, fn: Callable[..., Any], options: RunOptions, model: Any) -> Any:
+    """Claim a step and call its function, unless its row has the answer or somebody else has the step."""
+    claim_id, asked_at = uuid4(), monotonic()
+    asked = execution.queue.ask(
+        execution.op(
+            "claim",
+            use,
+            claim_id=claim_id,
+            lease_s=options.lease_s,
+            external_key=external_key(execution.owner, use.step_id),
+            on_reclaim=options.on_reclaim,
+            stage_attempt=execution.owner.stage_attempt,
+        )
+    )
+    try:
+        answer = await asyncio.shield(asked)
+        execution.queue.raise_failure()
+        is_vain = execution.abort.aborted or execution.is_abandoned or monotonic() - asked_at >= options.lease_s
+    except asyncio.CancelledError:
+        answer, is_vain = await asked, True
+    if answer.verdict == "mine" and is_vain:
+        # Told to stop, or told of the claim when its lease had run out. Nothing has begun: whoever goes on finds
+        # the step as it was.
+        assert answer.row is not None
+        claim = {"attempt": answer.row.attempt, "claim_id": claim_id}
+        execution.queue.put(execution.op("outcome", use, **claim, status="pending", delay_s=0.0))
+        execution.abort.raise_if_aborted()
+        raise execution.suspended(use)
+    execution.check(answer)
+    row = execution.row_of(answer, use)
+    if answer.verdict == "mine":
+        claim = {"attempt": row.attempt, "claim_id": claim_id}
+        return await _execute(_Claimed(execution, use, fn, options, model, row, claim))
+    # There was an execution before a first one after all, whose attempt was given back: the rest is read at once.
+    execution.forget_first()
+    if execution.is_ended(row):
+        return execution.end_of(row, model)
+    raise execution.suspended(use)
+
+
+async def _execute(claimed: _Claimed) -> Any:
+    began = monotonic()
+    execution, use, options, row = claimed.execution, claimed.use, claimed.options, claimed.row
+    flights = execution.flights
+    flights.hold(options.lease_s)
+    own = asyncio.current_task()
+    threads: list[Any] = []
+
+    def on_thread(future: Any) -> None:
+        threads.append(future)
+        execution.on_thread(future)
+
+    async def beat() -> None:
+        answer = await execution.queue.write(claimed.outcome(status="running", lease_s=options.lease_s))
+        if answer.verdict != "done":
+            raise StepLeaseLostError(use.step_id, "another execution has taken it over")
+        flights.hold(options.lease_s, own)
+
+    step = Step(use.step_id, str(row.external_key), row.attempt, row.is_reclaim, execution.abort, in_this_loop(beat))
+    beating = _beating(beat, options.heartbeat_s)
+    try:
+        scripted = execution.scripted(use)
+        function = claimed.fn if scripted is None else scripted.play
+        COUNTS.step_attempts += 1
+        with on_step(use.step_id, "step.run", row.attempt):
+            result = await call(function, step, execution.threads, on_thread)
+        text = encode(use.step_id, result, execution.max_result_bytes)
+        value = None if claimed.model is not None else decode(use.step_id, text, None)
+        flights.end_function()
+    except BaseException as error:
+        if is_cancelled(error):
+            if all(future.done() for future in threads):
+                # It has verifiably ended: whoever goes on need not wait for its lease.
+                execution.queue.put(claimed.outcome(status="running", lease_s=0.0))
+            raise
+        flights.end_function()
+        await _failed(claimed, error)
+        if isinstance(error, Exception):
+            raise
+        # What ends a process, a task or a generator ends this step only, and is what a replay raises.
+        raise stored_error(use.step_id, error_text(error), error_type_of(error)) from error
+    finally:
+        if beating is not None:
+            beating.cancel()
+    may_linger = monotonic() - began < options.lease_s * 2 / 3
+    await _record(execution, claimed.outcome(status="completed", result=text), may_linger=may_linger)
+    return value if claimed.model is None else decode(use.step_id, text, claimed.model)
+
+
+async def _failed(claimed: _Claimed, error: BaseException) -> None:
+    """Record what the function raised; returns when that is how the step ends, and leaves the body otherwise."""
+    execution, use, options = claimed.execution, claimed.use, claimed.options
+    if consists_of(error, Suspension):
+        # A step inside of this one waits: this one is run again when that one is due, and is no news before.
+        execution.flights.hear(Wait(use.step_id, use.kind), always=True)
+        execution.queue.put(claimed.outcome(status="pending", delay_s=0.0))
+        raise Suspension from None
+    if consists_of(error, StageAbortedError) and execution.abort.reason in ("shutdown", "lease-lost"):
+        # It was told to leave, which is no failure, and has: whoever goes on need not wait for its lease.
+        execution.queue.put(claimed.outcome(status="running", lease_s=0.0))
+        return
+    failures = claimed.row.failures + 1
+    failed = {"error": error_text(error), "error_type": error_type_of(error), "failures": failures}
+    is_final = isinstance(error, StepResultNotSerializableError) or not failure_of(error).retryable
+    if failures > options.retries or is_final or execution.abort.reason == "cancelled":
+        await _record(execution, claimed.outcome(**failed, status="failed"))
+        return
+    delay_s = options.delay_s(failures)
+    await _record(execution, claimed.outcome(**failed, status="pending", delay_s=delay_s))
+    raise execution.suspended(use) from None
+
+
+async def _record(execution: StepExecution, op: StepOp, *, may_linger: bool = True) -> None:
+    """Queue an outcome; write it now where nothing may linger or the lease could run out meanwhile."""
+    if may_linger and execution.linger_s is not None:
+        execution.queue.put(op)
+        return
+    execution.heard(op, await execution.queue.write(op))
+    if execution.is_abandoned:
+        raise Suspension
+
+
+def _beating(beat: Callable[[], Any], every_s: float | None) -> "asyncio.Task[None] | None":
+    if every_s is None:
+        return None
+
+    async def go_on() -> None:
+        with suppress(StepError):
+            while True:
+                await asyncio.sleep(every_s)
+                await beat()
+
+    return asyncio.get_running_loop().create_task(go_on())
