@@ -8,8 +8,8 @@ one that has none even so is not sampled.
 
 import hashlib
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from time import time_ns
@@ -77,22 +77,25 @@ def _tracer_of(provider: TracerProvider) -> Tracer:
     return provider.get_tracer(SCOPE)
 
 
-@contextmanager
-def on_step(step_id: str, op: str, attempt: int, attributes: Attributes | None = None) -> Generator[None]:
+def on_step(step_id: str, op: str, attempt: int, attributes: Attributes | None = None) -> AbstractContextManager[None]:
     """Run the block as the work of a step, in a span of its own where the run is sampled. What it raises is an error.
 
     Leaving to wait (`BaseException`s that are no errors) is none, and doing as one is told, to stop, is none either.
     """
     work = current_work()
-    own = None if work is None else replace(work, step=step_id, op=op)
-    tracing = tracer() if own is not None and trace.get_current_span().is_recording() else None
-    if own is None or tracing is None:
-        with working(own) if own is not None else _nothing():
-            yield
-        return
+    if work is None:
+        return nullcontext()
+    own = work.on_step(step_id, op)
+    tracing = tracer() if trace.get_current_span().is_recording() else None
+    if tracing is None:
+        return working(own)
+    return _traced(tracing, own, f"{op} {step_id}", {"tenantry.step.attempt": attempt, **(attributes or {})})
+
+
+@contextmanager
+def _traced(tracing: Tracer, own: Work, name: str, said: Attributes) -> Generator[None]:
     with working(own):
-        said = {"tenantry.step.attempt": attempt, **(attributes or {})}
-        span = spans.begin(tracing, f"{op} {step_id}", work=own, attributes=said)
+        span = spans.begin(tracing, name, work=own, attributes=said)
         try:
             with trace.use_span(span, record_exception=False, set_status_on_exception=False):
                 yield
@@ -103,11 +106,6 @@ def on_step(step_id: str, op: str, attempt: int, attributes: Attributes | None =
             raise
         finally:
             spans.end(span)
-
-
-@contextmanager
-def _nothing() -> Generator[None]:
-    yield
 
 
 def failed(span: Span, error_type: str) -> None:

@@ -5,7 +5,7 @@ An outcome needs the step's own attempt; everything else needs the stage's lease
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 from uuid import UUID
 
 import orjson
@@ -22,6 +22,7 @@ from kernel.states import RunStatus
 from tenancy import Row, TenantTransaction, load_sql
 
 SQL = load_sql(__file__)
+_RUN_STATUSES: Final[Mapping[str | None, RunStatus | None]] = {None: None, **{each.value: each for each in RunStatus}}
 # A run, a stage of it and a step of that.
 Place: TypeAlias = tuple[UUID, str, str]
 
@@ -48,12 +49,13 @@ async def step_write(command: StepWrite, tx: TenantTransaction, scope: Scope) ->
         return ()
     items = [_item(number, op) for number, op in enumerate(command.ops)]
     aside = PutAside(scope.blobs)
-    taken = ((number, aside.take(item, "result")) for number, item in enumerate(items))
-    digests = {number: digest for number, digest in taken if digest is not None}
+    given = ((number, aside.take(item, "result")) for number, item in enumerate(items))
+    digests = {number: digest for number, digest in given if digest is not None}
     rows = await tx.fetch_all(SQL["write"], ops=orjson.dumps(items).decode(), wait=command.wait)
     answers = tuple(_answer(op, row) for op, row in zip(command.ops, rows, strict=True))
     if digests:
-        await _refer(command.ops, answers, digests, aside, tx)
+        taken = {number: digest for number, digest in digests.items() if _is_taken(rows[number])}
+        await _refer(command.ops, taken, aside, tx)
     if (digests or command.follows_up) and needs_follow_up(command.ops, answers):
         answers = await follow_up(command.ops, answers, tx, aside)
     return answers
@@ -84,7 +86,7 @@ def has_large_result(ops: Iterable[StepOp], inline_bytes: int) -> bool:
 
 def needs_follow_up(ops: Sequence[StepOp], answers: Sequence[StepAnswer]) -> bool:
     """Whether the statement has left something to do: an outcome came too late, or a result is not in its row."""
-    return any(_is_refused(*pair) or _lacks_result(*pair) for pair in zip(ops, answers, strict=True))
+    return any(_is_refused(op, answer) or _lacks_result(answer) for op, answer in zip(ops, answers, strict=True))
 
 
 async def follow_up(
@@ -98,23 +100,16 @@ async def follow_up(
     refused = [op for op, answer in zip(ops, answers, strict=True) if _is_refused(op, answer)]
     if refused:
         await _note_conflicts(refused, tx)
-    lacking = [_place(op) for op, answer in zip(ops, answers, strict=True) if _lacks_result(op, answer)]
+    lacking = [_place(op) for op, answer in zip(ops, answers, strict=True) if _lacks_result(answer)]
     results = await step_results(aside, tx, lacking)
     return tuple(
-        _with_result(answer, _place(op), results) if _lacks_result(op, answer) else answer
+        _with_result(answer, _place(op), results) if _lacks_result(answer) else answer
         for op, answer in zip(ops, answers, strict=True)
     )
 
 
-async def _refer(
-    ops: Sequence[StepOp],
-    answers: Sequence[StepAnswer],
-    digests: Mapping[int, bytes],
-    aside: PutAside,
-    tx: TenantTransaction,
-) -> None:
-    """Keep the large results whose steps are completed and have none: of those that were refused nothing is kept."""
-    taken = {n: digest for n, digest in digests.items() if _is_taken(answers[n])}
+async def _refer(ops: Sequence[StepOp], taken: Mapping[int, bytes], aside: PutAside, tx: TenantTransaction) -> None:
+    """Keep the large results, by the numbers of their ops, whose steps are completed and have none."""
     kept = {(ops[n].fence.run_id, digest): aside.contents[ops[n].fence.run_id, digest] for n, digest in taken.items()}
     if kept:
         items = [{**_name_of(ops[n]), "digest": digest.hex()} for n, digest in taken.items()]
@@ -122,24 +117,18 @@ async def _refer(
         await tx.send([reference_to("refer_steps", items)])
 
 
-def _is_taken(answer: StepAnswer) -> bool:
-    row = answer.row
-    return answer.verdict in ("done", "kept") and row is not None and row.status == "completed" and row.result is None
+def _is_taken(row: Row) -> bool:
+    """Whether what an op brought is wanted: of those that were refused nothing is kept."""
+    return row["verdict"] in ("done", "kept") and row["status"] == "completed" and row["result"] is None
 
 
-def _lacks_result(op: StepOp, answer: StepAnswer) -> bool:
+def _lacks_result(answer: StepAnswer) -> bool:
     """Whether a step has ended with a result that is not in its row.
 
     What an outcome recorded is known to who asked; a sleep ends without a result.
     """
     row = answer.row
-    return (
-        row is not None
-        and row.status == "completed"
-        and row.result is None
-        and op.op != "outcome"
-        and row.kind != "sleep"
-    )
+    return row is not None and row.status == "completed" and row.result is None and row.kind != "sleep"
 
 
 def _with_result(answer: StepAnswer, place: Place, results: Mapping[Place, str | None]) -> StepAnswer:
@@ -202,8 +191,8 @@ def _item(number: int, op: StepOp) -> dict[str, Any]:
 
 
 def _answer(op: StepOp, row: Row) -> StepAnswer:
-    status = RunStatus(row["run_status"]) if row["run_status"] else None
-    return StepAnswer(row["verdict"], status, _row(op.step_id, row) if row["kind"] is not None else None)
+    is_asked_for = op.op != "outcome" and row["kind"] is not None
+    return StepAnswer(row["verdict"], _RUN_STATUSES[row["run_status"]], _row(op.step_id, row) if is_asked_for else None)
 
 
 def _row(step_id: str, row: Row) -> StepRow:

@@ -61,7 +61,7 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class StepAnswer:
-    """What became of an op; `row` is the step afterwards, None where there is none."""
+    """What became of an op; `row` is the step afterwards, None where there is none, and for an outcome."""
 
     verdict: Verdict
     run_status: RunStatus | None

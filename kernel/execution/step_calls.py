@@ -11,7 +11,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
 from contextvars import copy_context
 from dataclasses import dataclass
-from typing import Any
+from types import FunctionType, MethodType
+from typing import Any, Final
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -57,8 +58,9 @@ async def call(
 
     A coroutine function runs on the loop, anything else in a thread with the caller's context variables.
     """
-    arguments = (argument,) if takes_argument(function) else ()
-    if is_coroutine_function(function):
+    manner = _manner(function)
+    arguments = (argument,) if manner.takes_argument else ()
+    if manner.is_coroutine:
         return await function(*arguments)
     context = copy_context()
 
@@ -96,6 +98,51 @@ def in_this_loop(work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], 
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), loop))
 
     return go
+
+
+@dataclass(frozen=True, slots=True)
+class _Manner:
+    """How a function is called: with the step or without, and whether calling it makes a coroutine."""
+
+    takes_argument: bool
+    is_coroutine: bool
+
+
+# By what they follow from: looking at a signature costs more than all else that a step does before its function.
+_MANNERS: Final[dict[object, _Manner]] = {}
+MAX_MANNERS: Final = 4096
+
+
+def _manner(function: Callable[..., Any]) -> _Manner:
+    shape = _shape(function)
+    known = None if shape is None else _MANNERS.get(shape)
+    if known is not None:
+        return known
+    manner = _Manner(takes_argument(function), is_coroutine_function(function))
+    if shape is not None:
+        if len(_MANNERS) >= MAX_MANNERS:
+            # Somebody compiles functions as he goes.
+            _MANNERS.clear()
+        _MANNERS[shape] = manner
+    return manner
+
+
+def _shape(function: Callable[..., Any]) -> object | None:
+    """Return what the manner of a function, a method or a partial of them follows from; None for anything else.
+
+    The lambdas that a line makes share their code. What somebody has said of a function lies in its dictionary, as
+    `functools.wraps` does.
+    """
+    kind = type(function)
+    if kind is FunctionType and not function.__dict__:
+        return function.__code__, len(function.__defaults__ or ())
+    if isinstance(function, MethodType):
+        inner = _shape(function.__func__)
+        return None if inner is None else (MethodType, inner)
+    if isinstance(function, functools.partial) and kind is functools.partial and not function.__dict__:
+        inner = _shape(function.func)
+        return None if inner is None else (len(function.args), tuple(function.keywords), inner)
+    return None
 
 
 def is_coroutine_function(function: Callable[..., Any]) -> bool:

@@ -15,7 +15,7 @@ from kernel.execution.ledger import StepOp, StepRow, Wait
 from kernel.execution.outcome import error_text, failure_of
 from kernel.execution.step_calls import Step, call, decode, encode, in_this_loop
 from kernel.execution.step_execution import StepExecution, StepUse
-from kernel.execution.step_options import RunOptions, external_key
+from kernel.execution.step_options import RunOptions
 from kernel.step_errors import (
     StepError,
     StepLeaseLostError,
@@ -52,7 +52,7 @@ async def run(execution: StepExecution, use: StepUse, fn: Callable[..., Any], op
             use,
             claim_id=claim_id,
             lease_s=options.lease_s,
-            external_key=external_key(execution.owner, use.step_id),
+            external_key=execution.external_key(use.step_id),
             on_reclaim=options.on_reclaim,
             stage_attempt=execution.owner.stage_attempt,
         )

@@ -20,7 +20,7 @@ from kernel.execution.ledger import Ledger, StepAnswer, StepKind, StepOp, StepOw
 from kernel.execution.outcome import StageCompleted, StageOutcome, StageSuspended, failure_of
 from kernel.execution.script import ScriptedEnd, StepScript
 from kernel.execution.step_calls import decode
-from kernel.execution.step_options import check_step_id
+from kernel.execution.step_options import ExternalKeys, check_step_id
 from kernel.execution.step_queue import StepQueue
 from kernel.states import RunStatus
 from kernel.step_errors import (
@@ -78,6 +78,7 @@ class StepExecution:
         self.queue = StepQueue(ledger, linger_s or 0.0, self.heard)
         self.is_abandoned = False
         self._ledger = ledger
+        self._keys: ExternalKeys | None = None
         self._rows: dict[str, StepRow] | None = {} if owner.is_first else None
         self._rows_at = 0.0
         self._reading: asyncio.Task[None] | None = None
@@ -199,6 +200,12 @@ class StepExecution:
     def op(self, op: Any, use: StepUse, **values: Any) -> StepOp:
         """Return a move of a step under the fence of its stage's job."""
         return StepOp(op, self.owner.fence, use.step_id, {"kind": use.kind, "seq": use.seq, **values})
+
+    def external_key(self, step_id: str) -> str:
+        """Return the key under which a step's effect is known outside."""
+        if self._keys is None:
+            self._keys = ExternalKeys(self.owner)
+        return self._keys.of(step_id)
 
     async def write(self, op: StepOp) -> StepAnswer:
         """Write an op that needs the stage's lease, together with everything queued before it."""

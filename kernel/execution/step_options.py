@@ -5,7 +5,9 @@ import inspect
 import json
 import random
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, TypeAlias, cast, get_args
 
 from kernel.execution.durations import Duration, parse_duration
@@ -57,6 +59,21 @@ def run_options(  # noqa: PLR0913 - the options of `step.run`
     Raises:
         ValueError: an option is not what it must be; the text names it.
     """
+    if retry_backoff is None:
+        # A program has few of them, and reading them is much of what a step costs.
+        with suppress(TypeError):
+            return _kept_options(lease, retries, retry_delay, heartbeat, on_reclaim)
+    return _options(lease, retries, retry_delay, heartbeat, on_reclaim, retry_backoff)
+
+
+def _options(  # noqa: PLR0913, PLR0917 - the options of `step.run`
+    lease: Duration,
+    retries: int,
+    retry_delay: Duration,
+    heartbeat: Duration | None,
+    on_reclaim: str,
+    retry_backoff: Mapping[str, object] | None = None,
+) -> RunOptions:
     if type(retries) is not int or not 0 <= retries <= MAX_RETRIES:
         message = f"retries: {retries!r} is no number of retries from 0 to {MAX_RETRIES}"
         raise ValueError(message)
@@ -79,6 +96,10 @@ def run_options(  # noqa: PLR0913 - the options of `step.run`
         heartbeat_s=heartbeat_s,
         on_reclaim=cast("OnReclaim", on_reclaim),
     )
+
+
+# By their types too: True is no number of retries.
+_kept_options = lru_cache(maxsize=512, typed=True)(_options)
 
 
 def _backoff(options: Mapping[str, object] | None) -> tuple[float, float, bool]:
@@ -130,8 +151,18 @@ def check_step_id(step_id: object) -> str:
     return step_id
 
 
-def external_key(owner: StepOwner, step_id: str) -> str:
-    """Return the key under which the step's effect is known outside: the same in every replay, retry and reclaim."""
-    # As JSON, so that no two splits of the same characters collide.
-    parts = [str(owner.tenant_id), str(owner.fence.run_id), owner.fence.stage_id, owner.generation, step_id]
-    return "tny-" + hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
+class ExternalKeys:
+    """The keys under which the effects of an execution's steps are known outside: the same whenever it is repeated."""
+
+    __slots__ = ("_hash",)
+
+    def __init__(self, owner: StepOwner) -> None:
+        # As JSON, so that no two splits of the same characters collide; all but the step's id is hashed once.
+        parts = [str(owner.tenant_id), str(owner.fence.run_id), owner.fence.stage_id, owner.generation]
+        self._hash = hashlib.blake2b(json.dumps(parts).removesuffix("]").encode(), digest_size=16)
+
+    def of(self, step_id: str) -> str:
+        """Return the key of a step."""
+        hashed = self._hash.copy()
+        hashed.update(f", {json.dumps(step_id)}]".encode())
+        return "tny-" + hashed.hexdigest()

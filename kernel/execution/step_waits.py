@@ -12,7 +12,6 @@ from kernel.execution.outcome import error_text
 from kernel.execution.script import ScriptedEnd
 from kernel.execution.step_calls import Step, call, decode, encode, is_true
 from kernel.execution.step_execution import StepExecution, StepUse
-from kernel.execution.step_options import external_key
 from kernel.step_errors import StepTimeoutError, error_type_of
 from kernel.telemetry import on_step
 
@@ -72,7 +71,7 @@ async def until_signalled(execution: StepExecution, use: StepUse, opening: Mappi
 
 
 async def _poll_once(execution: StepExecution, use: StepUse, row: StepRow, how: Poll) -> Any:
-    step = Step(use.step_id, external_key(execution.owner, use.step_id), 1, False, execution.abort, _no_lease)
+    step = Step(use.step_id, execution.external_key(use.step_id), 1, False, execution.abort, _no_lease)
     try:
         with on_step(use.step_id, "step.wait_for", 1):
             value = await call(how.poll, step, execution.threads, execution.on_thread)
