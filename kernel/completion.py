@@ -10,9 +10,9 @@ from kernel.changes import Changes
 from kernel.command import Scope, carry_out, check_transaction
 from kernel.commands.job_execute import JobExecute
 from kernel.commands.run_claim_pending import start_runs
-from kernel.draft import NO_LEASES
 from kernel.errors import RunNotFoundError
 from kernel.locking import lock_run
+from kernel.opening import NO_LEASES
 from kernel.states import RunStatus
 from tenancy import TenantTransaction, load_sql
 

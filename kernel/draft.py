@@ -1,6 +1,7 @@
 """A locked run and what a command makes of it: the moves of semantics.md's tables, as changes and events.
 
 A draft is made with the run's lock held and thrown away after its changes are written. It never reads the database.
+What makes stages and jobs, and leases them, is in `opening.py`; what suspends them, in `suspension.py`.
 """
 
 import json
@@ -10,38 +11,16 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from kernel.blobs import PAYLOAD_LOST
 from kernel.changes import Changes
-from kernel.command import REPLAY_MARGIN
-from kernel.definition.workflow import Place, PlacedStage, Workflow
+from kernel.definition.workflow import Workflow
 from kernel.events import EventType
 from kernel.execution.journal import Annotation
 from kernel.fence import Fence
 from kernel.jobs import LeasedJob
 from kernel.locking import LockedRun, StageRow
 from kernel.states import TERMINAL_STAGE_STATUSES, JobStatus, RunStatus, StageStatus
-from kernel.transition import Decision, decide, run_output
 
 RANK_PER_PRIORITY = timedelta(seconds=60)
-
-
-@dataclass(slots=True)
-class LeaseBudget:
-    """How many jobs this transaction may still lease to its worker, and how far ahead it sets a replay's next poll."""
-
-    worker_id: str
-    left: int
-    replay_margin: timedelta = REPLAY_MARGIN
-
-    def take(self) -> bool:
-        """Take one lease out of the budget; False when it is spent."""
-        if self.left <= 0:
-            return False
-        self.left -= 1
-        return True
-
-
-NO_LEASES = LeaseBudget(worker_id="", left=0)
 
 
 @dataclass(slots=True)
@@ -67,6 +46,10 @@ class RunDraft:
     def now(self) -> datetime:
         """The database's clock when the run was locked."""
         return self.run.now
+
+    def rank_at(self, due_at: datetime) -> datetime:
+        """Return where in line a job stands that is due then: a minute earlier for each step of its run's priority."""
+        return due_at - self.run.priority * RANK_PER_PRIORITY
 
     # -- the run ------------------------------------------------------------------------------------------------------
 
@@ -148,132 +131,7 @@ class RunDraft:
             self.changes.update_runs.append(self._row)
         return self._row
 
-    # -- groups -------------------------------------------------------------------------------------------------------
-
-    def advance(self, leases: LeaseBudget) -> Decision:
-        """Do what follows from the stages' states: open the next group, finish or fail the run, or nothing."""
-        assert self.workflow is not None
-        decision = decide(self.workflow, {stage.stage_id: stage.status for stage in self.stages.values()})
-        if self.lost is not None and decision.action in ("advanced", "completed"):
-            # What comes next is made of what is gone.
-            self.finish(RunStatus.FAILED, error={"code": PAYLOAD_LOST, "message": self.lost, "stage_id": None})
-            return Decision("failed")
-        if decision.action == "advanced":
-            assert decision.next_group is not None
-            self.open_group(self.workflow.groups[decision.next_group - 1], leases)
-        elif decision.action == "completed":
-            self.finish(RunStatus.COMPLETED, output=run_output(self.workflow, self.outputs))
-        elif decision.action == "failed":
-            stage = self.stages[str(decision.failed_stage_id)]
-            error = {"code": "STAGE_FAILED", "message": stage.error_message, "stage_id": stage.stage_id}
-            self.finish(RunStatus.FAILED, error=error)
-        return decision
-
-    def open_group(self, group: Iterable[PlacedStage], leases: LeaseBudget) -> None:
-        """Create a group's stages and jobs, leased and begun for the same worker while its budget lasts."""
-        for placed in group:
-            if leases.take():
-                self._create_leased(placed, leases.worker_id)
-            else:
-                self.create_stage(placed)
-                self.enqueue(placed)
-
-    def _create_leased(self, placed: PlacedStage, worker_id: str) -> None:
-        begun = placed.stage.when is None
-        attempt = self.create_stage(placed, begun=begun).attempt
-        self._create_job(
-            placed, status=JobStatus.RUNNING, ready=False, attempt=1, worker_id=worker_id, started_at=self.now
-        )
-        if begun:
-            self.emit(EventType.STAGE_STARTED, stage_id=placed.stage.id, attempt=attempt)
-        fence = Fence(self.run.run_id, placed.stage.id, 1, self.now)
-        self.lease(placed, fence, attempt=attempt, begun=begun, wait_ms=self.waited_ms)
-
-    def lease(self, placed: PlacedStage, fence: Fence, *, attempt: int, begun: bool, wait_ms: int = 0) -> None:
-        """Note a job as leased, with what its body is given."""
-        assert self.workflow is not None
-        stage = self.stages[placed.stage.id]
-        self.leased.append(
-            LeasedJob(
-                fence=fence,
-                workflow=self.workflow,
-                placed=placed,
-                attempt=attempt,
-                priority=self.run.priority,
-                begun=begun,
-                run_input=self.run_input,
-                run_config=self.run_config,
-                outputs=dict(self.outputs),
-                traceparent=self.run.traceparent,
-                tracestate=self.run.tracestate,
-                queue_wait_ms=wait_ms,
-                replay=stage.status is StageStatus.SUSPENDED,
-                generation=stage.generation,
-                redrive_count=self.run.redrive_count,
-                waiting_for=stage.waiting_for,
-                event_sequence=self.run.event_sequence,
-            )
-        )
-
-    def create_stage(self, place: Place, *, begun: bool = False) -> StageRow:
-        """Create a stage, PENDING or begun at once; it counts on where an earlier row of this run's stage stopped."""
-        status = StageStatus.RUNNING if begun else StageStatus.PENDING
-        attempt = self.run.former_attempts.get(place.stage_id, 0) + begun
-        self.changes.insert_stages.append(
-            {
-                "run_id": self.run.run_id,
-                "stage_id": place.stage_id,
-                "group_number": place.group,
-                "number": place.number,
-                "status": status,
-                "attempt": attempt,
-                "max_attempts": place.max_attempts,
-                "generation": self.run.redrive_count,
-                "started_at": self.now if begun else None,
-                "now": self.now,
-            }
-        )
-        stage = self.stages[place.stage_id] = StageRow(
-            stage_id=place.stage_id,
-            group=place.group,
-            number=place.number,
-            status=status,
-            attempt=attempt,
-            announced_attempt=attempt,
-            max_attempts=place.max_attempts,
-            generation=self.run.redrive_count,
-        )
-        return stage
-
-    def enqueue(self, place: Place) -> None:
-        """Give a PENDING stage a job that is due now."""
-        self._create_job(place, status=JobStatus.PENDING, ready=True)
-
-    def _create_job(self, place: Place, **values: object) -> None:
-        self.changes.insert_jobs.append(
-            {
-                "run_id": self.run.run_id,
-                "stage_id": place.stage_id,
-                "workflow_id": self.run.workflow_id,
-                "version": self.run.version,
-                "rank": self.now - self.run.priority * RANK_PER_PRIORITY,
-                "available_at": self.now,
-                "attempt": 0,
-                "max_attempts": place.max_attempts,
-                "traceparent": self.run.traceparent,
-                "priority": self.run.priority,
-                **values,
-            }
-        )
-        self.stages[place.stage_id].job_status = JobStatus(str(values["status"]))
-
     # -- a stage under its job's fence -------------------------------------------------------------------------------
-
-    def lease_job(self, stage: StageRow, job_attempt: int, worker_id: str) -> Fence:
-        """Lease a queued job: its attempt counts up, and the clock of this transaction becomes its fence."""
-        fence = Fence(self.run.run_id, stage.stage_id, job_attempt + 1, self.now)
-        self.move_job(stage, JobStatus.RUNNING, attempt=fence.attempt, worker_id=worker_id, started_at=self.now)
-        return fence
 
     def begin(self, stage: StageRow) -> int:
         """Move a stage from PENDING to RUNNING, count its attempt and announce it once; returns the attempt."""
@@ -308,7 +166,7 @@ class RunDraft:
             attempt=job_attempt,
             replay=False,
             ready=delay <= timedelta(0),
-            rank=available_at - self.run.priority * RANK_PER_PRIORITY,
+            rank=self.rank_at(available_at),
             available_at=available_at,
             last_error=error,
         )
@@ -333,7 +191,7 @@ class RunDraft:
             JobStatus.PENDING,
             attempt=job_attempt if is_replay else max(job_attempt - 1, 0),
             ready=delay <= timedelta(0),
-            rank=available_at - self.run.priority * RANK_PER_PRIORITY,
+            rank=self.rank_at(available_at),
             available_at=available_at,
         )
 

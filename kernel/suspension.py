@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from kernel.draft import RANK_PER_PRIORITY, LeaseBudget, RunDraft
+from kernel.draft import RunDraft
 from kernel.events import EventType
 from kernel.fence import Fence
 from kernel.locking import StageRow
+from kernel.opening import LeaseBudget
 from kernel.states import JobStatus, StageStatus
 from tenancy import Row
 
@@ -64,7 +65,7 @@ def _park(draft: RunDraft, stage: StageRow, job_attempt: int, due_at: datetime, 
         attempt=job_attempt,
         replay=True,
         ready=due_at <= draft.now,
-        rank=due_at - draft.run.priority * RANK_PER_PRIORITY,
+        rank=draft.rank_at(due_at),
         available_at=due_at,
         **values,
     )

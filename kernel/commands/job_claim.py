@@ -14,10 +14,11 @@ from kernel.blobs import PAYLOAD_LOST
 from kernel.changes import Changes
 from kernel.command import Command, Scope, handles
 from kernel.definition.registry import Registry
-from kernel.draft import LeaseBudget, RunDraft
+from kernel.draft import RunDraft
 from kernel.drafting import draft_held_runs
 from kernel.jobs import LeasedJob, waited_ms
 from kernel.lanes import EVERYWHERE, Look, Sight, lane_items, sight_of
+from kernel.opening import LeaseBudget, hand_over, lease_job
 from kernel.states import RunStatus, StageStatus
 from kernel.suspension import lease_replay
 from tenancy import Call, Row, TenantTransaction, load_sql
@@ -134,10 +135,11 @@ def lease_one(draft: RunDraft, row: Row, leases: LeaseBudget) -> GhostJob | None
     wait_ms = waited_ms(row["available_at"], draft.now)
     if row["replay"]:
         fence = lease_replay(draft, stage, row["job_attempt"], leases)
-        draft.lease(placed, fence, attempt=stage.attempt, begun=True, wait_ms=wait_ms)
+        hand_over(draft, placed, fence, begun=True, wait_ms=wait_ms)
         return None
-    fence = draft.lease_job(stage, row["job_attempt"], leases.worker_id)
+    fence = lease_job(draft, stage, row["job_attempt"], leases.worker_id)
     begun = placed.stage.when is None
-    attempt = draft.begin(stage) if begun else stage.attempt
-    draft.lease(placed, fence, attempt=attempt, begun=begun, wait_ms=wait_ms)
+    if begun:
+        draft.begin(stage)
+    hand_over(draft, placed, fence, begun=begun, wait_ms=wait_ms)
     return None

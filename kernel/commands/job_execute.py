@@ -20,7 +20,6 @@ from kernel.commands.job_begin import JobBegin, job_begin
 from kernel.commands.job_claim import GhostJob, lease_one
 from kernel.commands.job_settle import JobSettle, Settled, Settlement, job_settle
 from kernel.commands.step_write import StepWrite, read_steps, step_write
-from kernel.draft import LeaseBudget
 from kernel.drafting import draft_of
 from kernel.errors import JobNotAvailableError
 from kernel.execution.journal import StageJournal
@@ -30,6 +29,7 @@ from kernel.execution.perform import Performance, ask_when, perform
 from kernel.execution.tracing import ExecutionSpan
 from kernel.jobs import LeasedJob
 from kernel.locking import load_stages, lock_run
+from kernel.opening import LeaseBudget
 from kernel.states import JobStatus, RunStatus, StageStatus
 from tenancy import TenantTransaction, TransactionAbortedError, repeatable_failure
 

@@ -18,7 +18,7 @@ from kernel.command import Command, Scope, handles
 from kernel.commands.job_claim import DEFERRAL
 from kernel.commands.job_report import log_rows, logs_call
 from kernel.commands.step_write import StepWrite, step_write
-from kernel.draft import LeaseBudget, RunDraft
+from kernel.draft import RunDraft
 from kernel.events import EventType
 from kernel.execution.journal import Annotation, Report
 from kernel.execution.ledger import StepOp
@@ -33,6 +33,7 @@ from kernel.execution.outcome import (
 from kernel.fencing import Fenced, Hold, lock_fenced
 from kernel.jobs import LeasedJob
 from kernel.locking import StageRow, first_loss, load_outputs, load_stages, recall_attempts
+from kernel.opening import LeaseBudget, advance
 from kernel.states import TERMINAL_RUN_STATUSES, TERMINAL_STAGE_STATUSES, JobStatus, RunStatus, StageStatus
 from kernel.suspension import suspend
 from tenancy import Row, TenantTransaction, load_sql
@@ -317,7 +318,7 @@ def _apply(draft: RunDraft, stage: StageRow, item: Settlement, batch: SettleBatc
         case StageFailed():
             return _apply_failure(draft, stage, item, batch)
     draft.annotate(stage, item.annotations)
-    draft.advance(batch.leases)
+    advance(draft, batch.leases)
     return None
 
 

@@ -17,11 +17,11 @@ from kernel.changes import Changes
 from kernel.command import Command, Scope, handles
 from kernel.commands.job_settle import NOTHING_SAID, SettleBatch, Settled, Settlement, settle_one
 from kernel.commands.step_write import encode_ops, has_large_result
-from kernel.draft import LeaseBudget
 from kernel.execution.outcome import StageCompleted
 from kernel.fencing import Fenced, Hold
 from kernel.jobs import LeasedJob
 from kernel.locking import JobRow, LockedRun
+from kernel.opening import LeaseBudget
 from kernel.states import JobStatus, RunStatus
 from tenancy import TenantTransaction, load_sql
 

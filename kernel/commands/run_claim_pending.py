@@ -16,12 +16,13 @@ from kernel.command import Command, Scope, handles
 from kernel.commands.due_promote import promotions
 from kernel.definition.registry import Registry
 from kernel.definition.workflow import Workflow
-from kernel.draft import NO_LEASES, LeaseBudget, RunDraft
+from kernel.draft import RunDraft
 from kernel.drafting import loss_of
 from kernel.errors import InvalidConfigError, InvalidInputError
 from kernel.jobs import waited_ms
 from kernel.lanes import EVERYWHERE, Look, Pair, Sight, lane_items, sight_of
 from kernel.locking import LockedRun, locked_run
+from kernel.opening import NO_LEASES, LeaseBudget, advance
 from kernel.states import RunStatus
 from tenancy import Call, Row, TenantTransaction, load_sql
 
@@ -115,7 +116,7 @@ def start_runs(
         refusal = _refusal(workflow, row)
         if refusal is None:
             draft.start()
-            draft.advance(leases)
+            advance(draft, leases)
             pinned[workflow.id, workflow.definition_version] = workflow
         else:
             draft.finish(RunStatus.FAILED, error=refusal)

@@ -9,9 +9,10 @@ from uuid import UUID
 from kernel.changes import Changes
 from kernel.command import Command, KernelLimits, Scope, handles
 from kernel.definition.workflow import Workflow
-from kernel.draft import NO_LEASES, RunDraft
+from kernel.draft import RunDraft
 from kernel.events import EventType
 from kernel.locking import LockedRun, StageRow, first_loss, load_stages, lock_runs, locked_run, recall_attempts
+from kernel.opening import NO_LEASES, advance, enqueue
 from kernel.states import TERMINAL_STAGE_STATUSES, JobStatus, RunStatus, StageStatus
 from tenancy import TenantTransaction, load_sql
 
@@ -73,7 +74,7 @@ def _reap(run: LockedRun, stages: dict[str, StageRow], changes: Changes, scope: 
     outputs = {stage.stage_id: stage.output for stage in stages.values() if stage.output is not None}
     lost = first_loss(stages.values())
     draft = RunDraft(run, changes, workflow, stages, outputs, lost=lost)
-    if draft.advance(NO_LEASES).action != "noop":
+    if advance(draft, NO_LEASES).action != "noop":
         return "healed"
     if _requeue(draft, workflow, stages):
         return "healed"
@@ -106,7 +107,7 @@ def _requeue(draft: RunDraft, workflow: Workflow, stages: Mapping[str, StageRow]
         return False
     for one in placed:
         if one is not None:
-            draft.enqueue(one)
+            enqueue(draft, one)
     return True
 
 

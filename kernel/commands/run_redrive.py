@@ -30,6 +30,7 @@ from kernel.errors import (
 from kernel.events import EventType
 from kernel.idempotency import KeyedRequest, key_faults
 from kernel.locking import LockedRun, StageRow, first_loss, load_payloads, load_stages, lock_run, recall_attempts
+from kernel.opening import create_stage, enqueue
 from kernel.redriving import RedriveFrom, RedriveKind, Resumption, resume
 from kernel.states import TERMINAL_RUN_STATUSES
 from tenancy import Call, TenantTransaction, load_sql
@@ -261,6 +262,6 @@ def _go_on(draft: RunDraft, target: _Target, plan: Resumption, superseded: Seque
     if target.workflow is not None:
         draft.changes.insert_definitions.append(definition_item(target.workflow))
     for place in plan.created:
-        draft.create_stage(place)
+        create_stage(draft, place)
     for place in (*plan.reopened, *plan.created):
-        draft.enqueue(place)
+        enqueue(draft, place)

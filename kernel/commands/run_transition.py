@@ -6,9 +6,10 @@ from uuid import UUID
 
 from kernel.changes import Changes
 from kernel.command import Command, Scope, handles
-from kernel.draft import NO_LEASES, RunDraft
+from kernel.draft import RunDraft
 from kernel.errors import RunNotFoundError
 from kernel.locking import first_loss, load_stages, lock_run, recall_attempts
+from kernel.opening import NO_LEASES, advance
 from kernel.states import RunStatus
 from kernel.transition import Action
 from tenancy import TenantTransaction
@@ -49,6 +50,6 @@ async def run_transition(command: RunTransition, tx: TenantTransaction, scope: S
     await recall_attempts(tx, [run])
     outputs = {stage.stage_id: stage.output for stage in stages.values() if stage.output is not None}
     draft = RunDraft(run, Changes(scope.blobs), workflow, stages, outputs, lost=first_loss(stages.values()))
-    decision = draft.advance(NO_LEASES)
+    decision = advance(draft, NO_LEASES)
     await draft.changes.write(tx)
     return RunTransitioned(decision.action, decision.next_group)

@@ -11,8 +11,8 @@ from typing import ClassVar
 from kernel.changes import Changes
 from kernel.command import Command, Scope, handles
 from kernel.commands import job_claim
-from kernel.draft import LeaseBudget
 from kernel.jobs import LeasedJob
+from kernel.opening import LeaseBudget
 from tenancy import TenantTransaction, load_sql
 
 SQL = load_sql(__file__)

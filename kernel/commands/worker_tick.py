@@ -16,9 +16,10 @@ from kernel.commands.due_promote import promotions
 from kernel.commands.job_claim import GhostJob
 from kernel.commands.lease_reap_stale import LeasesReaped
 from kernel.commands.run_claim_pending import RunsClaimed
-from kernel.draft import LeaseBudget, RunDraft
+from kernel.draft import RunDraft
 from kernel.jobs import LeasedJob
 from kernel.lanes import EVERYWHERE, NOTHING_SEEN, Look, Sight
+from kernel.opening import LeaseBudget
 from tenancy import Call, Row, TenantTransaction, load_sql
 
 SQL = load_sql(__file__)
