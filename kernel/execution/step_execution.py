@@ -35,6 +35,8 @@ from kernel.step_errors import (
 
 logger = logging.getLogger(__name__)
 DEFAULT_LINGER_S = 0.01
+# How soon a wait may need its body again: each replay costs three writes, whatever a body asks for.
+LEAST_WAIT_S = 0.1
 # How long steps whose bodies were told to stop may take to end before their leases are left to lapse.
 STOP_S = 0.5
 UNSAFE = error_name_of(StepNotReplaySafeError)
@@ -68,6 +70,7 @@ class StepExecution:
         """`linger_s`: how long an outcome may wait for what follows it; None writes it before the step returns."""
         self.script: StepScript | None = None
         self.max_result_bytes: int | None = None
+        self.least_wait_s = LEAST_WAIT_S
         self.threads: Executor | None = None
         self.on_thread: Callable[[Any], None] = lambda _future: None
         self.remaining: tuple[StepOp, ...] = ()

@@ -83,10 +83,11 @@ async def _poll_once(execution: StepExecution, use: StepUse, row: StepRow, how: 
         level = logging.DEBUG if failures <= QUIET_FAILURES else logging.WARNING
         logger.log(level, "poll_failed", extra={"step_id": use.step_id, "error": type(error).__name__})
         failed = {"failures": failures, "error": error_text(error)}
-        execution.queue.put(execution.op("poll", use, delay_s=how.backoff_s, **failed))
+        execution.queue.put(execution.op("poll", use, delay_s=max(how.backoff_s, execution.least_wait_s), **failed))
         raise execution.suspended(use) from None
     if not is_ready:
-        execution.queue.put(execution.op("poll", use, delay_s=how.every_s, failures=0))
+        delay_s = max(how.every_s, execution.least_wait_s)
+        execution.queue.put(execution.op("poll", use, delay_s=delay_s, failures=0))
         raise execution.suspended(use)
     text = encode(use.step_id, value, execution.max_result_bytes)
     execution.queue.put(execution.op("resolve", use, status="completed", result=text))

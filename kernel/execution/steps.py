@@ -82,6 +82,9 @@ class Steps:
     ) -> Any:
         """Poll until `ready(value)` and return the value; between polls the stage is suspended.
 
+        `every` is how long after a poll the next one comes, `poll_backoff` how long after one that raised. Less than
+        100 ms counts as 100 ms, but for a `Harness`: each poll is a replay of the body, and written.
+
         Raises:
             StepTimeoutError: the deadline, `timeout` after the first use, has passed.
         """
@@ -107,6 +110,8 @@ class Steps:
     ) -> Any:
         """Wait for `step.signal` and return its payload; one that came before counts.
 
+        `keepalive` only bounds a wake-up that was lost; less than 100 ms counts as 100 ms.
+
         Raises:
             StepTimeoutError: no signal came within `timeout` of the first use.
             StepModelMismatchError: the payload does not fit `model`.
@@ -118,5 +123,6 @@ class Steps:
         use = await execution.use(id, "signal")
         if use.row is not None and execution.is_ended(use.row):
             return execution.end_of(use.row, model)
+        keepalive_s = max(keepalive_s, execution.least_wait_s)
         opening = {"timeout_s": timeout_s, "wait_state": {"keepalive_s": keepalive_s}}
         return await execution.fly(use, LANDING_S, step_waits.until_signalled(execution, use, opening, model))

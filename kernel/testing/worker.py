@@ -99,6 +99,8 @@ class HarnessWorker:
         limit = parts.kernel.scope.limits.max_payload_bytes
         invocation = invocation_of(job, parts.tenant_id, limit, abort=abort, journal=journal)
         steps = give_steps(invocation, job, _Ledger(self, job), linger_s=parts.linger_s)
+        # Its clock stands still between two polls: it would only have to be moved.
+        steps.least_wait_s = 0.0
         steps.script = parts.script.for_stage(job.run_id, job.stage_id)
         threads = ThreadPoolExecutor(STEP_THREADS, thread_name_prefix="tenantry-harness")
         entry = (job.run_id, abort)
