@@ -1,8 +1,8 @@
-"""The order in which the spans of a run are told: each below its parent, traces in the order of their beginnings."""
+"""How the spans of a run are told: each below its parent, traces by their beginnings, what tells namesakes apart."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 DEEPEST: Final = 8
 _Key = tuple[str, str]
@@ -75,3 +75,21 @@ def _walk(firsts: Sequence[Place], children: Mapping[_Key, list[Place]]) -> Iter
             yield place
             below = children.get(place.key, [])
             pending += [replace(child, depth=min(place.depth + 1, DEEPEST)) for child in reversed(below)]
+
+
+def notes_on(kind: str, status: str, attributes: Mapping[str, Any]) -> list[str]:
+    """Return what tells executions, and tries of steps, apart that have one name; an error's type comes last."""
+    notes: list[str] = []
+    if kind == "CONSUMER" and _is_repeated(attributes.get("tenantry.attempt")):
+        notes.append(f"attempt {attributes['tenantry.attempt']}")
+    if attributes.get("tenantry.replay") is True:
+        notes.append("replay")
+    if _is_repeated(attributes.get("tenantry.step.attempt")):
+        notes.append(f"attempt {attributes['tenantry.step.attempt']}")
+    if status == "ERROR":
+        notes.append(str(attributes.get("error.type") or "error"))
+    return notes
+
+
+def _is_repeated(attempt: object) -> bool:
+    return isinstance(attempt, int) and attempt > 1

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from service.cli.words import duration, one_line
-from service.span_tree import Place, in_order
+from service.span_tree import Place, in_order, notes_on
 
 _STYLES: Final = {"SERVER": "blue", "PRODUCER": "blue", "CONSUMER": "cyan", "CLIENT": "magenta", "INTERNAL": "green"}
 _CUT: Final = "┊"
@@ -157,10 +157,12 @@ def render(spans: Sequence[Span], width: int) -> Table:
 
 
 def _name(row: Row, style: str) -> Text:
-    name = Text("  " * row.depth + one_line(str(row.span["name"])), style=style)
-    error = row.span["attributes"].get("error.type")
-    if error is not None:
-        name.append(f" {one_line(str(error))}", "red")
+    span = row.span
+    name = Text("  " * row.depth + one_line(str(span["name"])), style=style)
+    notes = notes_on(span["kind"], span["status"], span["attributes"])
+    for index, note in enumerate(notes, start=1):
+        is_error = span["status"] == "ERROR" and index == len(notes)
+        name.append(f" {one_line(note)}", "red" if is_error else "dim")
     return name
 
 

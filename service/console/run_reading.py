@@ -1,6 +1,6 @@
 """Reads what the pages of one run show, in one transaction and with the queries of the public API."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -12,12 +12,14 @@ from kernel.queries.run_annotations import run_annotations
 from kernel.queries.run_events import EventView, run_events
 from kernel.queries.run_get import RunView, run_get, run_progress
 from kernel.queries.run_logs import LogView, run_last_logs
+from kernel.queries.run_trace import step_tries
 from kernel.queries.stage_progress import StageProgress, stage_progress
-from kernel.queries.step_list import StepView, step_list
+from kernel.queries.step_list import step_list
 from kernel.queries.tenant_get import tenant_get, tenant_usage
 from kernel.states import TERMINAL_RUN_STATUSES, JobStatus, RunStatus
 from service.console import waterfall
 from service.console.notes import MOST_READ, Told, told
+from service.console.step_stretches import by_step, was_tried_again
 from service.console.visits import Visit
 from service.console.waits import Surroundings, Wait, waits_of
 from service.http.run_views import stage_names
@@ -47,15 +49,14 @@ STEPS_DRAWN: Final = 100
 class Reading:
     """A run with its surroundings.
 
-    `events` and `logs` are the last ones, `lifecycle` and `steps`, the first
-    ones and without results, what the waterfall is made of.
+    `events` and `logs` are the last ones, `record`, of the first events and
+    steps, and without results, is what the waterfall is made of.
     """
 
     run: RunView
     portion: Portion
     names: Mapping[str, str]
-    lifecycle: Sequence[EventView]
-    steps: Sequence[StepView]
+    record: waterfall.Record
     has_more_steps: bool
     events: Sequence[EventView]
     logs: Sequence[LogView]
@@ -73,7 +74,7 @@ class Reading:
     @property
     def waterfall(self) -> waterfall.Waterfall | None:
         """Draw the run."""
-        return waterfall.draw(self.run, self.names, self.lifecycle, self.steps, self.now)
+        return waterfall.draw(self.run, self.names, self.record, self.now)
 
 
 def no_such_run() -> ProblemError:
@@ -101,12 +102,18 @@ async def read_run(visit: Visit, tx: TenantTransaction, run_id: UUID, portion: P
     annotations = await run_annotations(
         tx, run_id, limit=portion.annotations, stage_id=portion.stage_id, most_length=MOST_READ
     )
+    retried = {step.step_id for step in page.steps if was_tried_again(step)}
+    record = waterfall.Record(
+        events=await run_events(tx, run_id, limit=LIFECYCLE_READ, types=waterfall.TYPES),
+        steps=page.steps,
+        tries=by_step(await step_tries(tx, run_id, retried)) if retried else {},
+        leased_at=leases_of(jobs),
+    )
     return Reading(
         run=run,
         portion=portion,
         names=names,
-        lifecycle=await run_events(tx, run_id, limit=LIFECYCLE_READ, types=waterfall.TYPES),
-        steps=page.steps,
+        record=record,
         has_more_steps=page.has_more,
         events=(await run_events(tx, run_id, after=last, limit=EVENTS_SHOWN))[::-1],
         logs=await run_last_logs(tx, run_id, limit=portion.logs, stage_id=portion.stage_id),
@@ -116,6 +123,11 @@ async def read_run(visit: Visit, tx: TenantTransaction, run_id: UUID, portion: P
         waits=waits_of(run, jobs, names, around),
         now=now,
     )
+
+
+def leases_of(jobs: Iterable[JobView]) -> dict[str, datetime]:
+    """Return when the executions that are under way began, by stage."""
+    return {job.stage_id: job.started_at for job in jobs if job.status is JobStatus.RUNNING and job.started_at}
 
 
 async def _standing(tx: TenantTransaction, run: RunView, jobs: Sequence[JobView]) -> Standing:

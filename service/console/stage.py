@@ -53,6 +53,7 @@ async def show_stage(visit: Visit) -> ASGIResponse:
         steps, has_more_steps = await step_list(
             tx, run_id, limit=PAGE_SIZE, of_stage_id=stage.stage_id, most_bytes=MOST_BYTES
         )
+        shown = await shown_steps(tx, run_id, steps)
         outputs = await stage_outputs(tx, run_id, up_to_group=stage.group)
     config = orjson.loads(reading.run.config or "{}").get(stage_id)
     given, is_lost = _input_of(visit.api.registry, reading.run, stage, outputs)
@@ -62,12 +63,12 @@ async def show_stage(visit: Visit) -> ASGIResponse:
         "stage": stage,
         "name": reading.names.get(stage.stage_id, stage.stage_id),
         "waits_here": [wait for wait in reading.waits if wait.stage_id in {None, stage_id}],
-        "attempts": attempts_of(event for event in reading.lifecycle if event.stage_id in {None, stage_id}),
+        "attempts": attempts_of(event for event in reading.record.events if event.stage_id in {None, stage_id}),
         "input": json_text.shown(given),
         "output": json_text.shown(outputs.get(stage.stage_id)),
         "is_lost": {"input": is_lost, "output": outputs.get(stage.stage_id, "") is None},
         "config": json_text.shown(orjson.dumps(config).decode()) if config is not None else None,
-        "steps": shown_steps(steps),
+        "steps": shown,
         "has_more_steps": has_more_steps,
         "progress": [each for each in reading.progress if each.stage_id == stage_id],
         "superseded_up_to": reading.told.superseded_up_to(stage.stage_id),

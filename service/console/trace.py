@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
 import orjson
 from litestar.response.base import ASGIResponse
@@ -19,7 +19,7 @@ from service.console.timescale import Break, Interval, Tick, Timescale, note_on
 from service.console.visits import Visit, page
 from service.console.words import duration
 from service.http.routing import RouteSpec
-from service.span_tree import Place, in_order
+from service.span_tree import Place, in_order, notes_on
 
 _LEAST_WIDTH: Final = 0.4
 
@@ -129,27 +129,9 @@ def _line(span: SpanView, place: Place, scale: Timescale, start: datetime) -> Sp
         began=f"+{duration((span.start_time - start).total_seconds())}",
         took="" if place.is_moment else duration((span.end_time - span.start_time).total_seconds()),
         is_moment=place.is_moment,
-        notes=tuple(_notes(span, attributes)),
+        notes=tuple(notes_on(span.kind, span.status, attributes)),
         attributes=json_text.shown(span.attributes) if attributes else None,
     )
-
-
-def _notes(span: SpanView, attributes: Mapping[str, Any]) -> Sequence[str]:
-    """Return what tells executions, and tries of steps, apart that have one name."""
-    notes: list[str] = []
-    if span.kind == "CONSUMER" and _is_repeated(attributes.get("tenantry.attempt")):
-        notes.append(f"attempt {attributes['tenantry.attempt']}")
-    if attributes.get("tenantry.replay") is True:
-        notes.append("replay")
-    if _is_repeated(attributes.get("tenantry.step.attempt")):
-        notes.append(f"attempt {attributes['tenantry.step.attempt']}")
-    if span.status == "ERROR":
-        notes.append(str(attributes.get("error.type") or "error"))
-    return notes
-
-
-def _is_repeated(attempt: object) -> bool:
-    return isinstance(attempt, int) and attempt > 1
 
 
 ROUTES: Final = (show_trace,)

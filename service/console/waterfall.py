@@ -14,8 +14,22 @@ from kernel.events import EventType
 from kernel.execution.ledger import StepKind
 from kernel.queries.run_events import EventView
 from kernel.queries.run_get import RunView, StageView
+from kernel.queries.run_trace import StepTry
 from kernel.queries.step_list import StepView
 from kernel.states import TERMINAL_STAGE_STATUSES, StageStatus
+from service.console.step_stretches import StepTime, stretches_of
+from service.console.stretches import (
+    BACKOFF,
+    DONE,
+    FAILED,
+    QUEUED,
+    RUNNING,
+    STOPPED,
+    UNTOLD,
+    WAITING,
+    WORK,
+    Stretch,
+)
 from service.console.timescale import Break, Interval, Tick, Timescale, note_on
 from service.console.words import between, duration
 
@@ -31,32 +45,29 @@ STAGE_TYPES: Final = (
 ENDING_TYPES: Final = (EventType.WORKFLOW_FAILED, EventType.WORKFLOW_CANCELLED)
 # The events that a waterfall is made of: few, however long the history is.
 TYPES: Final = (*STAGE_TYPES, *ENDING_TYPES, EventType.WORKFLOW_STARTED)
-# What something is that takes time; the names are classes of the style.
-QUEUED, RUNNING, DONE, FAILED, WAITING, BACKOFF, STOPPED = (
-    "queued", "running", "done", "failed", "waiting", "backoff", "stopped",
+_LEGEND: Final = (
+    (DONE, "ran"), (RUNNING, "running"), (FAILED, "failed"), (WAITING, "waits"), (QUEUED, "in the queue, or pause"),
+    (STOPPED, "stopped"), (UNTOLD, "not recorded"),
 )  # fmt: skip
-_WORDS: Final[Mapping[str, str]] = {
-    QUEUED: "in the queue", RUNNING: "running", DONE: "ran", FAILED: "failed", WAITING: "waiting",
-    BACKOFF: "pause before the next attempt", STOPPED: "stopped",
-}  # fmt: skip
-_WORK: Final = frozenset({RUNNING, DONE, FAILED, STOPPED})
 _LEAST_WIDTH: Final = 0.4
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """Something that takes time; `note` says more than its kind does."""
+class Record:
+    """What a run is drawn from: its lifecycle `events` (`TYPES`), its first steps, and `tries` of those.
 
-    kind: str
-    start: datetime
-    end: datetime
-    note: str = ""
+    `leased_at`: when the present executions of stages began, by stage.
+    """
 
-    @property
-    def title(self) -> str:
-        """Return it in words."""
-        words = f"{_WORDS[self.kind]}, {duration((self.end - self.start).total_seconds())}"
-        return f"{self.note}: {words}" if self.note else words
+    events: Sequence[EventView] = ()
+    steps: Sequence[StepView] = ()
+    tries: Mapping[tuple[str, str], Sequence[StepTry]] = field(default_factory=dict[tuple[str, str], list[StepTry]])
+    leased_at: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
+
+    def time_of(self, step: StepView, stage: StageView, until: datetime) -> StepTime:
+        """Return what is known of a step's time; `until` is when its stage ended, or now."""
+        tries = self.tries.get((step.stage_id, step.step_id), ())
+        return StepTime(step, stage, tries, until, self.leased_at.get(step.stage_id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +105,12 @@ class Waterfall:
     breaks: tuple[Break, ...]
 
     @property
+    def legend(self) -> tuple[tuple[str, str], ...]:
+        """Return what the kinds of bars mean; that something is not recorded, only where it is so."""
+        is_told = all(bar.kind != UNTOLD for line in self.lines for bar in line.bars)
+        return tuple((kind, words) for kind, words in _LEGEND if kind != UNTOLD or not is_told)
+
+    @property
     def note(self) -> str:
         """Say where the timeline is cut; empty where it is not."""
         return note_on(self.breaks)
@@ -108,19 +125,17 @@ class _Track:
     step: StepView | None = None
 
 
-def draw(
-    run: RunView, names: Mapping[str, str], events: Sequence[EventView], steps: Sequence[StepView], now: datetime
-) -> Waterfall | None:
-    """Return the waterfall of a run with its lifecycle `events` (`TYPES`); None while nothing of it has begun."""
+def draw(run: RunView, names: Mapping[str, str], record: Record, now: datetime) -> Waterfall | None:
+    """Return the waterfall of a run; None while nothing of it has begun."""
     start, end = run.summary.started_at, run.summary.completed_at or now
     if start is None or not run.stages:
         return None
-    tracks = list(_tracks(run, events, steps, end))
+    tracks = list(_tracks(run, record, end))
     every = [stretch for track in tracks for stretch in track.stretches]
     whole = Interval(
         min([start, *(stretch.start for stretch in every)]), max([end, *(stretch.end for stretch in every)])
     )
-    scale = Timescale(whole, [Interval(each.start, each.end) for each in every if each.kind in _WORK])
+    scale = Timescale(whole, [Interval(each.start, each.end) for each in every if each.kind in WORK])
     lines: list[Line] = []
     for track in tracks:
         is_first = track.step is None and (not lines or lines[-1].group != track.stage.group)
@@ -128,19 +143,19 @@ def draw(
     return Waterfall(tuple(lines), scale.ticks(), scale.breaks)
 
 
-def _tracks(run: RunView, events: Sequence[EventView], steps: Sequence[StepView], end: datetime) -> Iterator[_Track]:
+def _tracks(run: RunView, record: Record, end: datetime) -> Iterator[_Track]:
     opened: dict[int, datetime | None] = {1: run.summary.started_at}
     for stage in run.stages:
         ended = opened.get(stage.group + 1)
         done = stage.completed_at
         opened[stage.group + 1] = max(filter(None, (ended, done)), default=None)
     for stage in run.stages:
-        own = [event for event in events if event.stage_id in {None, stage.stage_id}]
+        own = [event for event in record.events if event.stage_id in {None, stage.stage_id}]
         stage_end = stage.completed_at or end
         yield _Track(stage, list(_stretches(stage, own, opened.get(stage.group), stage_end)))
-        for step in steps:
+        for step in record.steps:
             if step.stage_id == stage.stage_id:
-                yield _Track(stage, [_stretch_of(step, stage, stage_end)], step)
+                yield _Track(stage, stretches_of(record.time_of(step, stage, stage_end)), step)
 
 
 def _stretches(
@@ -187,25 +202,11 @@ def _ended(state: str, event_type: str) -> str:
     return DONE if state == RUNNING else state
 
 
-def _stretch_of(step: StepView, stage: StageView, stage_end: datetime) -> Stretch:
-    is_over = stage.status in TERMINAL_STAGE_STATUSES
-    end = max(step.completed_at or stage_end, step.created_at)
-    if step.kind != "run":
-        return Stretch(WAITING, step.created_at, end, step.step_id)
-    if step.status == "completed":
-        kind = DONE
-    elif step.status == "failed":
-        kind = FAILED
-    else:
-        kind = STOPPED if is_over else RUNNING if step.status == "running" else BACKOFF
-    return Stretch(kind, step.created_at, end, step.step_id)
-
-
 def _line(track: _Track, names: Mapping[str, str], scale: Timescale, *, is_first: bool, is_redriven: bool) -> Line:
     stage, step = track.stage, track.step
     bars = tuple(_bar(stretch, scale) for stretch in track.stretches)
     if step is not None:
-        took = duration((track.stretches[0].end - track.stretches[0].start).total_seconds())
+        took = duration((track.stretches[-1].end - track.stretches[0].start).total_seconds())
         note = f"attempt {step.attempt}" if step.attempt > 1 else ""
         return Line(
             stage.stage_id,

@@ -1,6 +1,7 @@
 """The waterfall of a trace: the order of its lines, its axis, and what it says of errors."""
 
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 from typing import Any
 
 import pytest
@@ -141,3 +142,14 @@ def test_the_last_spans_of_a_run_that_has_just_ended_are_waited_for() -> None:
     assert 1.5 < ended(1) <= 2
     # A clock that is behind the database's.
     assert ended(-60) == SPANS_WRITTEN_WITHIN_S
+
+
+def test_attempts_of_one_name_are_told_apart() -> None:
+    spans = [
+        span(f"s{number}", None, number, 0.5, name="step.run pay", status=status, attributes={"tenantry.step.attempt": number, **error})
+        for number, status, error in ((1, "ERROR", {"error.type": "OSError"}), (2, "UNSET", {}))
+    ]  # fmt: skip
+    screen = Console(width=100, record=True, file=StringIO())
+    screen.print(render(spans, 100))
+    lines = [line.split("+")[0].strip() for line in screen.export_text().splitlines() if "step.run" in line]
+    assert lines == ["step.run pay OSError", "step.run pay attempt 2"]

@@ -3,6 +3,7 @@
 import re
 from datetime import UTC, datetime, timedelta
 from html import unescape
+from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
@@ -10,7 +11,7 @@ import pytest
 
 from kernel.queries.run_events import EventView
 from kernel.queries.run_get import RunSummary, RunView, StageView, WaitView
-from kernel.queries.run_trace import SpanView
+from kernel.queries.run_trace import SpanView, StepTry
 from kernel.queries.stage_active import ActiveStage
 from kernel.queries.step_list import StepView
 from kernel.states import RunStatus, StageStatus
@@ -19,8 +20,10 @@ from service.console.forms import Form
 from service.console.runs import doing_of
 from service.console.schema_form import field_of, filled, value_of
 from service.console.stage import attempts_of
+from service.console.step_stretches import StepTime, stretches_of
 from service.console.timescale import Interval, Timescale, note_on
 from service.console.trace import trace_of
+from service.console.waterfall import Record
 from service.problems import ProblemError
 from tests.support.console import Order
 
@@ -99,7 +102,7 @@ class TestWaterfall:
             event(4, "suspended", 5), event(5, "completed", 9),
         ]  # fmt: skip
         run = run_of(RunStatus.COMPLETED, stage("a", StageStatus.COMPLETED, end=9), end=9)
-        drawn = waterfall.draw(run, {"a": "First"}, events, [], at(100))
+        drawn = waterfall.draw(run, {"a": "First"}, Record(events), at(100))
         assert drawn is not None
         (line,) = drawn.lines
         assert [bar.kind for bar in line.bars] == ["queued", "failed", "backoff", "done", "waiting"]
@@ -110,7 +113,7 @@ class TestWaterfall:
     def test_what_goes_on_reaches_to_now_and_what_was_cancelled_stops(self) -> None:
         events = [event(1, "started", 0), event(2, "started", 0, "b")]
         run = run_of(RunStatus.RUNNING, stage("a", StageStatus.RUNNING), stage("b", StageStatus.CANCELLED, end=2))
-        drawn = waterfall.draw(run, {}, events, [], at(4))
+        drawn = waterfall.draw(run, {}, Record(events), at(4))
         assert drawn is not None
         (first,), (second,) = (line.bars for line in drawn.lines)
         assert (first.kind, first.x + first.width) == ("running", 100)
@@ -125,7 +128,7 @@ class TestWaterfall:
             of_run(5, "failed", 1), of_run(6, "started", 6), event(7, "started", 8, data='{"attempt": 2}'),
         ]  # fmt: skip
         run = run_of(RunStatus.RUNNING, stage("a", StageStatus.RUNNING), stage("b", StageStatus.PENDING))
-        drawn = waterfall.draw(run, {}, events, [], at(10))
+        drawn = waterfall.draw(run, {}, Record(events), at(10))
         assert drawn is not None
         first, second = ([(bar.kind, bar.x, bar.width) for bar in line.bars] for line in drawn.lines)
         assert first == [("stopped", 0, 10), ("running", 80, 20)]
@@ -138,13 +141,13 @@ class TestWaterfall:
     def test_a_step_that_its_stage_left_behind_waits_for_nothing(self) -> None:
         step = StepView("a", "nap", 1, "sleep", "pending", 0, None, None, None, None, None, at(1), None)
         run = run_of(RunStatus.CANCELLED, stage("a", StageStatus.CANCELLED, end=2), end=2)
-        drawn = waterfall.draw(run, {}, [event(1, "started", 0)], [step], at(9))
+        drawn = waterfall.draw(run, {}, Record([event(1, "started", 0)], [step]), at(9))
         assert drawn is not None
         assert drawn.lines[1].status == "CANCELLED"
 
     def test_a_later_group_waits_from_the_end_of_the_one_before(self) -> None:
         run = run_of(RunStatus.RUNNING, stage("a", StageStatus.COMPLETED, end=5), stage("b", StageStatus.PENDING, 2))
-        drawn = waterfall.draw(run, {}, [event(1, "started", 0), event(2, "completed", 5)], [], at(10))
+        drawn = waterfall.draw(run, {}, Record([event(1, "started", 0), event(2, "completed", 5)]), at(10))
         assert drawn is not None
         (bar,) = drawn.lines[1].bars
         assert (bar.kind, bar.x, bar.width) == ("queued", 50, 50)
@@ -161,14 +164,14 @@ class TestWaterfall:
             step("no", "run", "failed", 3),
         ]
         run = run_of(RunStatus.RUNNING, stage("a", StageStatus.SUSPENDED))
-        drawn = waterfall.draw(run, {}, [event(1, "started", 0), event(2, "suspended", 3)], steps, at(5))
+        drawn = waterfall.draw(run, {}, Record([event(1, "started", 0), event(2, "suspended", 3)], steps), at(5))
         assert drawn is not None
         assert [(line.step_id, line.bars[0].kind) for line in drawn.lines[1:]] == [
             ("pay", "done"), ("ask", "waiting"), ("no", "failed"),
         ]  # fmt: skip
 
     def test_a_run_that_has_not_begun_has_none(self) -> None:
-        assert waterfall.draw(run_of(RunStatus.PENDING), {}, [], [], at(1)) is None
+        assert waterfall.draw(run_of(RunStatus.PENDING), {}, Record(), at(1)) is None
 
     def test_attempts_tell_how_each_ended(self) -> None:
         events = [
@@ -224,6 +227,102 @@ class TestTrace:
         trace = trace_of([self.span("job", None, 0, status="ERROR", attributes='{"error.type": "LookupError"}')])
         assert trace is not None
         assert trace.trees[0].lines[0].notes == ("LookupError",)
+
+
+class TestAttemptsOfSteps:
+    def step(self, attempt: int, status: Any, end: float | None = None) -> StepView:
+        ended = at(end) if end is not None else None
+        return StepView("a", "pay", 1, "run", status, attempt, None, None, None, None, None, at(0), ended)
+
+    def tried(self, attempt: int, began: float, ended: float, error: str | None = "OSError") -> StepTry:
+        return StepTry("a", "pay", attempt, at(began), at(ended), error)
+
+    def drawn(
+        self,
+        step: StepView,
+        *tries: StepTry,
+        stage_status: StageStatus = StageStatus.RUNNING,
+        leased: float | None = None,
+    ) -> list[tuple[str, str, float]]:
+        leased_at = at(leased) if leased is not None else None
+        stretches = stretches_of(StepTime(step, stage("a", stage_status), tries, at(10), leased_at))
+        # Side by side from the first claim to the end.
+        assert stretches[0].start == at(0)
+        assert stretches[-1].end == (step.completed_at or at(10))
+        assert all(before.end == after.start for before, after in pairwise(stretches))
+        return [(each.kind, each.note, each.seconds) for each in stretches]
+
+    def test_each_attempt_is_what_it_came_to_and_pauses_are_waits(self) -> None:
+        tries = [self.tried(1, 0.5, 1), self.tried(2, 3, 4), self.tried(3, 8, 8.5, None)]
+        assert self.drawn(self.step(3, "completed", 9), *tries) == [
+            ("failed", "Attempt 1", 1), ("waiting", "Before attempt 2", 2), ("failed", "Attempt 2", 1),
+            ("waiting", "Before attempt 3", 4), ("done", "Attempt 3", 1),
+        ]  # fmt: skip
+        (first, *_) = stretches_of(
+            StepTime(self.step(3, "completed", 9), stage("a", StageStatus.RUNNING), tries, at(10))
+        )
+        assert first.title == "Attempt 1: failed with OSError, 1.0 s"
+        assert [kind for kind, _, _ in self.drawn(self.step(2, "failed", 4), *tries)] == ["failed", "waiting", "failed"]
+
+    def test_a_pause_goes_on_until_the_next_attempt_or_the_end_of_the_stage(self) -> None:
+        paused = self.step(1, "pending")
+        assert self.drawn(paused, self.tried(1, 0, 4)) == [
+            ("failed", "Attempt 1", 4),
+            ("waiting", "Before attempt 2", 6),
+        ]
+        left = self.drawn(paused, self.tried(1, 0, 4), stage_status=StageStatus.CANCELLED)
+        assert left == [("failed", "Attempt 1", 4), ("stopped", "Before attempt 2", 6)]
+
+    def test_an_attempt_that_goes_on_began_within_the_present_execution(self) -> None:
+        # It has no span before it ends.
+        known = self.tried(1, 0, 2)
+        assert self.drawn(self.step(2, "running"), known, leased=7) == [
+            ("failed", "Attempt 1", 2), ("waiting", "Before attempt 2", 5), ("running", "Attempt 2", 3),
+        ]  # fmt: skip
+        assert self.drawn(self.step(2, "running"), known) == [("failed", "Attempt 1", 2), ("running", "Attempt 2", 8)]
+
+    def test_what_is_not_recorded_is_said_and_not_drawn_as_work(self) -> None:
+        assert self.drawn(self.step(3, "completed", 9)) == [("untold", "Attempts 1 to 3", 9)]
+        assert self.drawn(self.step(1, "pending")) == [("untold", "Attempt 1", 10)]
+        assert self.drawn(self.step(3, "running"), leased=6) == [
+            ("untold", "Attempts 1 to 2", 6),
+            ("running", "Attempt 3", 4),
+        ]
+        # A worker died with its second attempt.
+        tries = [self.tried(1, 0, 1), self.tried(3, 6, 8, None)]
+        assert self.drawn(self.step(3, "completed", 9), *tries) == [
+            ("failed", "Attempt 1", 1), ("untold", "Attempt 2", 5), ("done", "Attempt 3", 3),
+        ]  # fmt: skip
+
+    def test_spans_that_cannot_be_of_the_row_are_left_out(self) -> None:
+        # A redrive from the start counts anew; a body may forge what it likes; clocks differ.
+        tries = [self.tried(1, -60, -50), self.tried(2, -40, -30), self.tried(1, -1, 2), self.tried(2, 1, 70, None)]
+        tries += [self.tried(7, 3, 4), self.tried(0, 3, 4)]
+        assert self.drawn(self.step(2, "completed", 9), *tries) == [
+            ("failed", "Attempt 1", 2),
+            ("done", "Attempt 2", 7),
+        ]
+        assert self.drawn(self.step(2, "completed", 9), self.tried(1, 5, 6), self.tried(2, 1, 2)) == [
+            ("failed", "Attempt 1", 6), ("untold", "Attempt 2", 3),
+        ]  # fmt: skip
+
+    def test_a_step_without_a_second_attempt_is_one_bar(self) -> None:
+        assert self.drawn(self.step(1, "completed", 9), self.tried(1, 2, 3, None)) == [("done", "pay", 9)]
+
+    def test_the_waterfall_has_a_bar_for_each_and_says_in_the_legend_what_is_not_recorded(self) -> None:
+        run = run_of(RunStatus.COMPLETED, stage("a", StageStatus.COMPLETED, end=10), end=10)
+        steps = [self.step(2, "completed", 10)]
+        tries = {("a", "pay"): [self.tried(1, 0, 2), self.tried(2, 4, 10, None)]}
+        told = waterfall.draw(run, {}, Record([event(1, "started", 0)], steps, tries), at(10))
+        untold = waterfall.draw(run, {}, Record([event(1, "started", 0)], steps), at(10))
+        assert told is not None
+        assert untold is not None
+        line = told.lines[1]
+        assert [(bar.kind, bar.x, bar.width) for bar in line.bars] == [
+            ("failed", 0, 20), ("waiting", 20, 20), ("done", 40, 60),
+        ]  # fmt: skip
+        assert (line.took, line.note) == ("10 s", "attempt 2")
+        assert [dict(each.legend).get("untold") for each in (told, untold)] == [None, "not recorded"]
 
 
 class TestRunList:
