@@ -1,4 +1,4 @@
-"""`/console/runs/{id}`: one run: what it waits for, its waterfall, payloads, logs and events."""
+"""`/console/runs/{id}`: one run: what it waits for, its waterfall, payloads, last logs and events."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -9,25 +9,20 @@ from litestar.response.base import ASGIResponse
 
 from kernel.events import EventType
 from kernel.queries.run_annotations import run_annotations
-from kernel.queries.run_events import run_events
-from kernel.queries.run_get import RunView, run_get, run_progress
-from kernel.queries.run_logs import OLDEST, run_logs
+from kernel.queries.run_get import RunView, run_get
 from kernel.queries.stage_get import stage_outputs
 from kernel.queries.step_list import step_get
 from kernel.states import RunStatus
 from service.auth import Scope
-from service.console import json_text, waterfall
+from service.console import json_text
 from service.console.run_reading import Reading, no_such_run, read_run
 from service.console.runs import RUNS
 from service.console.visits import PAGE_HEADERS, Visit, page
-from service.http.queries import page_of
 from service.http.routing import RouteSpec
-from service.http.run_history import EVENTS, LOGS
 from service.problems import not_found
 from tenancy import TenantTransaction
 
 RUN: Final = f"{RUNS}/{{run_id:str}}"
-PAGE_SIZE: Final = 200
 # What was done, for the address of the page that is shown afterwards.
 DEEDS: Final[Mapping[str, str]] = {
     "started": "The run was started.",
@@ -38,20 +33,6 @@ DEEDS: Final[Mapping[str, str]] = {
     "signalled": "The signal was taken.",
     "signalled-before": "The step had been signalled before; that signal stays.",
 }
-_KINDS: Final[Mapping[str, tuple[str, tuple[EventType, ...] | None]]] = {
-    "": ("All", None),
-    "run": (
-        "Run",
-        (
-            EventType.WORKFLOW_CREATED, EventType.WORKFLOW_STARTED, EventType.WORKFLOW_COMPLETED,
-            EventType.WORKFLOW_FAILED, EventType.WORKFLOW_CANCELLED,
-        ),
-    ),
-    "stages": ("Stages", waterfall.STAGE_TYPES),
-    "progress": ("Progress", (EventType.STAGE_PROGRESS,)),
-    "signals": ("Signals", (EventType.STEP_SIGNALLED,)),
-    "annotations": ("Annotations", (EventType.ANNOTATION_CREATED,)),
-}  # fmt: skip
 
 
 @page(RouteSpec("GET", RUN, "A run.", scope=Scope.RUNS_READ, query=("done",)))
@@ -87,54 +68,6 @@ def _cancellation(reading: Reading) -> str | None:
         return None
     said = (event.data for event in reading.record.events[::-1] if event.type == EventType.WORKFLOW_CANCELLED)
     return str(orjson.loads(next(said, "{}")).get("reason") or "")
-
-
-@page(RouteSpec("GET", f"{RUN}/events", "A run's events.", scope=Scope.RUNS_READ, query=("kind", "cursor")))
-async def show_events(visit: Visit) -> ASGIResponse:
-    """Show one page of the history, oldest first."""
-    run_id = visit.path_id("run_id", "run")
-    query = visit.query()
-    chosen = query.one("kind") or ""
-    if chosen not in _KINDS:
-        raise not_found("There are no such events.")
-    after = query.cursor(EVENTS, 0)
-    async with visit.transaction() as tx:
-        progress = await run_progress(tx, run_id)
-        if progress is None:
-            raise no_such_run()
-        events = await run_events(tx, run_id, after=after, limit=PAGE_SIZE + 1, types=_KINDS[chosen][1])
-    shown, last = page_of(events, PAGE_SIZE)
-    context = {
-        "run_id": run_id,
-        "events": [(event, json_text.shown(event.data)) for event in shown],
-        "kinds": [(kind, title) for kind, (title, _) in _KINDS.items()],
-        "chosen": chosen,
-        "count": progress.event_sequence,
-        "is_first_page": after == 0,
-        "next_cursor": EVENTS.write(last.sequence) if last is not None else None,
-    }
-    return visit.show("events.html", context)
-
-
-@page(RouteSpec("GET", f"{RUN}/logs", "A run's logs.", scope=Scope.RUNS_READ, query=("stage", "cursor")))
-async def show_logs(visit: Visit) -> ASGIResponse:
-    """Show one page of what the bodies logged, oldest first; those of one stage where it is named."""
-    run_id = visit.path_id("run_id", "run")
-    query = visit.query()
-    stage_id, after = query.text("stage"), query.cursor(LOGS, OLDEST)
-    async with visit.transaction() as tx:
-        if await run_progress(tx, run_id) is None:
-            raise no_such_run()
-        lines = await run_logs(tx, run_id, after=after, limit=PAGE_SIZE + 1, stage_id=stage_id)
-    shown, last = page_of(lines, PAGE_SIZE)
-    context = {
-        "run_id": run_id,
-        "stage_id": stage_id,
-        "logs": shown,
-        "is_first_page": after == OLDEST,
-        "next_cursor": LOGS.write(last.log_id) if last is not None else None,
-    }
-    return visit.show("logs.html", context)
 
 
 @page(
@@ -195,4 +128,4 @@ async def _payload_of_note(tx: TenantTransaction, run_id: UUID, note: str, wante
     return {"value": found[0].value, "payload": found[0].payload}.get(wanted)
 
 
-ROUTES: Final = (show_run, show_events, show_logs, download_payload)
+ROUTES: Final = (show_run, download_payload)

@@ -9,8 +9,8 @@ from uuid import UUID
 from kernel.queries.job_list import JobView, job_list
 from kernel.queries.queue_get import Standing
 from kernel.queries.run_annotations import run_annotations
-from kernel.queries.run_events import EventView, run_events
-from kernel.queries.run_get import RunView, run_get, run_progress
+from kernel.queries.run_events import EventView, run_events, run_last_events
+from kernel.queries.run_get import RunProgress, RunView, run_get, run_progress
 from kernel.queries.run_logs import LogView, run_last_logs
 from kernel.queries.run_trace import step_tries
 from kernel.queries.stage_progress import StageProgress, stage_progress
@@ -62,9 +62,9 @@ class Reading:
     logs: Sequence[LogView]
     progress: Sequence[StageProgress]
     told: Told
-    event_count: int
     waits: tuple[Wait, ...]
     now: datetime
+    event_count: int
 
     @property
     def is_over(self) -> bool:
@@ -82,11 +82,21 @@ def no_such_run() -> ProblemError:
     return not_found("There is no such run.")
 
 
+async def standing(tx: TenantTransaction, run_id: UUID) -> RunProgress:
+    """Return how far a run is; 404 when there is none.
+
+    Asked last, when a page is read: a run that is purged meanwhile is not taken for one that has nothing to show.
+    """
+    progress = await run_progress(tx, run_id)
+    if progress is None:
+        raise no_such_run()
+    return progress
+
+
 async def read_run(visit: Visit, tx: TenantTransaction, run_id: UUID, portion: Portion = OF_RUN) -> Reading:
     """Read a run; 404 when the tenant has none of this id."""
     run = await run_get(tx, run_id)
-    progress = await run_progress(tx, run_id)
-    if run is None or progress is None:
+    if run is None:
         raise no_such_run()
     jobs = await job_list(tx, run_id)
     names = await stage_names(tx, run, visit.api.registry)
@@ -97,7 +107,6 @@ async def read_run(visit: Visit, tx: TenantTransaction, run_id: UUID, portion: P
         now=now,
         stale_after=visit.api.settings.stale_lease_threshold,
     )
-    last = max(progress.event_sequence - EVENTS_SHOWN, 0)
     page = await step_list(tx, run_id, limit=STEPS_DRAWN, with_results=False)
     annotations = await run_annotations(
         tx, run_id, limit=portion.annotations, stage_id=portion.stage_id, most_length=MOST_READ
@@ -115,13 +124,13 @@ async def read_run(visit: Visit, tx: TenantTransaction, run_id: UUID, portion: P
         names=names,
         record=record,
         has_more_steps=page.has_more,
-        events=(await run_events(tx, run_id, after=last, limit=EVENTS_SHOWN))[::-1],
+        events=await run_last_events(tx, run_id, limit=EVENTS_SHOWN),
         logs=await run_last_logs(tx, run_id, limit=portion.logs, stage_id=portion.stage_id),
         progress=await stage_progress(tx, run_id),
         told=told(annotations),
-        event_count=progress.event_sequence,
         waits=waits_of(run, jobs, names, around),
         now=now,
+        event_count=(await standing(tx, run_id)).event_sequence,
     )
 
 

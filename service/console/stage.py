@@ -18,7 +18,7 @@ from kernel.transition import stage_input
 from service.auth import Scope
 from service.console import json_text
 from service.console.run import RUN
-from service.console.run_reading import Portion, read_run
+from service.console.run_reading import Portion, read_run, standing
 from service.console.steps import MOST_BYTES, PAGE_SIZE, shown_steps
 from service.console.visits import Visit, page
 from service.console.waterfall import ENDING_TYPES
@@ -55,6 +55,7 @@ async def show_stage(visit: Visit) -> ASGIResponse:
         )
         shown = await shown_steps(tx, run_id, steps)
         outputs = await stage_outputs(tx, run_id, up_to_group=stage.group)
+        await standing(tx, run_id)
     config = orjson.loads(reading.run.config or "{}").get(stage_id)
     given, is_lost = _input_of(visit.api.registry, reading.run, stage, outputs)
     context = {

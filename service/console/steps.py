@@ -9,13 +9,14 @@ from uuid import UUID
 from litestar.response.base import ASGIResponse
 
 from kernel.queries.job_list import job_list
-from kernel.queries.run_get import run_progress, stages_of
+from kernel.queries.run_get import stages_of
 from kernel.queries.run_trace import step_tries
-from kernel.queries.step_list import FIRST, StepView, step_list
+from kernel.queries.step_list import FIRST, StepPosition, StepView, step_list
 from service.auth import Scope
 from service.console import json_text
+from service.console.listing import Found, Listing, Wanted
 from service.console.run import RUN
-from service.console.run_reading import leases_of, no_such_run
+from service.console.run_reading import leases_of
 from service.console.step_stretches import by_step, stretches_of, was_tried_again
 from service.console.stretches import Stretch
 from service.console.visits import Visit, page
@@ -72,26 +73,15 @@ async def _attempts(
 
 @page(RouteSpec("GET", f"{RUN}/steps", "A run's steps.", scope=Scope.RUNS_READ, query=("stage", "cursor")))
 async def show_steps(visit: Visit) -> ASGIResponse:
-    """Show one page of them, oldest first; those of one stage where it is named."""
-    run_id = visit.path_id("run_id", "run")
-    query = visit.query()
-    stage_id, after = query.text("stage"), query.cursor(CURSOR, FIRST)
-    async with visit.transaction() as tx:
-        found, has_more = await step_list(
-            tx, run_id, after=after, limit=PAGE_SIZE, of_stage_id=stage_id, most_bytes=MOST_BYTES
-        )
-        shown = await shown_steps(tx, run_id, found)
-        # Looked at last: a run that is purged in between is not taken for one without steps.
-        if await run_progress(tx, run_id) is None:
-            raise no_such_run()
-    context = {
-        "run_id": run_id,
-        "stage_id": stage_id,
-        "steps": shown,
-        "is_first_page": after == FIRST,
-        "next_cursor": CURSOR.write(found[-1].position) if has_more else None,
-    }
-    return visit.show("steps.html", context)
+    """Show one page of them."""
+    return await Listing("steps", CURSOR, FIRST, _read).show(visit)
+
+
+async def _read(tx: TenantTransaction, wanted: Wanted[StepPosition]) -> Found[StepPosition]:
+    found, has_more = await step_list(
+        tx, wanted.run_id, after=wanted.after, limit=PAGE_SIZE, of_stage_id=wanted.stage_id, most_bytes=MOST_BYTES
+    )
+    return Found(await shown_steps(tx, wanted.run_id, found), found[-1].position if has_more else None)
 
 
 ROUTES: Final = (show_steps,)

@@ -9,12 +9,11 @@ from typing import Final
 import orjson
 from litestar.response.base import ASGIResponse
 
-from kernel.queries.run_get import run_progress
 from kernel.queries.run_trace import MAX_SPANS, SpanView, run_trace
 from service.auth import Scope
 from service.console import json_text
 from service.console.run import RUN
-from service.console.run_reading import no_such_run
+from service.console.run_reading import standing
 from service.console.timescale import Break, Interval, Tick, Timescale, note_on
 from service.console.visits import Visit, page
 from service.console.words import duration
@@ -77,9 +76,8 @@ async def show_trace(visit: Visit) -> ASGIResponse:
     """Show every span that was kept: a run keeps a bounded number."""
     run_id = visit.path_id("run_id", "run")
     async with visit.transaction() as tx:
-        if await run_progress(tx, run_id) is None:
-            raise no_such_run()
         spans = await run_trace(tx, run_id)
+        await standing(tx, run_id)
     context = {"run_id": run_id, "trace": trace_of(spans), "is_cut": len(spans) >= MAX_SPANS}
     return visit.show("trace.html", context)
 

@@ -15,6 +15,7 @@ import pytest
 from kernel import Kernel, Registry, RunPurge
 from service.settings import Settings
 from tenancy import Database, TenantTransaction
+from tests.support.purging import erase, tables_of_runs
 from tests.support.stagehand import PID
 from tests.support.waiting import until_someone_blocked
 
@@ -61,20 +62,6 @@ async def ended(client: httpx.AsyncClient, words: str = "words", **headers: str)
     run_id = str(answer.json()["id"])
     assert (await client.post(f"/v1/runs/{run_id}/cancel")).status_code == 200
     return run_id
-
-
-async def erase(superuser: psycopg.AsyncConnection, run_id: str) -> None:
-    """Do what a purge does, in the superuser's open transaction."""
-    for table in await tables_of_runs(superuser):
-        await superuser.execute(f"delete from tenantry.{table} where run_id = %s".encode(), (run_id,))
-
-
-async def tables_of_runs(superuser: psycopg.AsyncConnection) -> list[str]:
-    cursor = await superuser.execute(
-        "select relation.relname from pg_attribute as attribute join pg_class as relation on relation.oid = attrelid"
-        " where relation.relnamespace = 'tenantry'::regnamespace and relation.relkind = 'r' and attname = 'run_id'"
-    )
-    return [name for (name,) in await cursor.fetchall()]
 
 
 async def left_of(superuser: psycopg.AsyncConnection, run_id: str) -> list[str]:
