@@ -66,7 +66,8 @@ def _cancellation(reading: Reading) -> str | None:
     """Return why the run was cancelled, empty where nobody said; None when it was not."""
     if reading.run.summary.status is not RunStatus.CANCELLED:
         return None
-    said = (event.data for event in reading.record.events[::-1] if event.type == EventType.WORKFLOW_CANCELLED)
+    # It is among the last: nothing happens to a run that is over.
+    said = (event.data for event in reading.events if event.type == EventType.WORKFLOW_CANCELLED)
     return str(orjson.loads(next(said, "{}")).get("reason") or "")
 
 

@@ -49,8 +49,8 @@ STEPS_DRAWN: Final = 100
 class Reading:
     """A run with its surroundings.
 
-    `events` and `logs` are the last ones, `record`, of the first events and
-    steps, and without results, is what the waterfall is made of.
+    `events` and `logs` are the last ones. `record`, of the first events and steps and without results, is what the
+    waterfall is made of. A page of one stage needs neither `events` nor `record`: they are not read for it.
     """
 
     run: RunView
@@ -107,24 +107,19 @@ async def read_run(visit: Visit, tx: TenantTransaction, run_id: UUID, portion: P
         now=now,
         stale_after=visit.api.settings.stale_lease_threshold,
     )
-    page = await step_list(tx, run_id, limit=STEPS_DRAWN, with_results=False)
     annotations = await run_annotations(
         tx, run_id, limit=portion.annotations, stage_id=portion.stage_id, most_length=MOST_READ
     )
-    retried = {step.step_id for step in page.steps if was_tried_again(step)}
-    record = waterfall.Record(
-        events=await run_events(tx, run_id, limit=LIFECYCLE_READ, types=waterfall.TYPES),
-        steps=page.steps,
-        tries=by_step(await step_tries(tx, run_id, retried)) if retried else {},
-        leased_at=leases_of(jobs),
+    record, has_more_steps = (
+        await _record(tx, run_id, jobs) if portion.stage_id is None else (waterfall.Record(), False)
     )
     return Reading(
         run=run,
         portion=portion,
         names=names,
         record=record,
-        has_more_steps=page.has_more,
-        events=await run_last_events(tx, run_id, limit=EVENTS_SHOWN),
+        has_more_steps=has_more_steps,
+        events=await run_last_events(tx, run_id, limit=EVENTS_SHOWN) if portion.stage_id is None else (),
         logs=await run_last_logs(tx, run_id, limit=portion.logs, stage_id=portion.stage_id),
         progress=await stage_progress(tx, run_id),
         told=told(annotations),
@@ -132,6 +127,21 @@ async def read_run(visit: Visit, tx: TenantTransaction, run_id: UUID, portion: P
         now=now,
         event_count=(await standing(tx, run_id)).event_sequence,
     )
+
+
+async def _record(tx: TenantTransaction, run_id: UUID, jobs: Iterable[JobView]) -> tuple[waterfall.Record, bool]:
+    """Return what the waterfall is drawn from, and whether there are more steps than that has."""
+    page = await step_list(tx, run_id, limit=STEPS_DRAWN, with_results=False)
+    retried = {step.step_id for step in page.steps if was_tried_again(step)}
+    events = await run_events(tx, run_id, limit=LIFECYCLE_READ + 1, types=waterfall.TYPES)
+    record = waterfall.Record(
+        events=events[:LIFECYCLE_READ],
+        steps=page.steps,
+        tries=by_step(await step_tries(tx, run_id, retried)) if retried else {},
+        leased_at=leases_of(jobs),
+        is_cut=len(events) > LIFECYCLE_READ,
+    )
+    return record, page.has_more
 
 
 def leases_of(jobs: Iterable[JobView]) -> dict[str, datetime]:

@@ -4,16 +4,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
+from uuid import UUID
 
 import orjson
 from litestar.response.base import ASGIResponse
 
 from kernel import Registry
 from kernel.events import EventType
-from kernel.queries.run_events import EventView
+from kernel.queries.run_events import EventView, run_last_events
 from kernel.queries.run_get import RunView, StageView
 from kernel.queries.stage_get import stage_outputs
 from kernel.queries.step_list import step_list
+from kernel.states import StageStatus
 from kernel.transition import stage_input
 from service.auth import Scope
 from service.console import json_text
@@ -24,8 +26,13 @@ from service.console.visits import Visit, page
 from service.console.waterfall import ENDING_TYPES
 from service.http.routing import RouteSpec
 from service.problems import not_found
+from tenancy import TenantTransaction
 
 LOGS_SHOWN: Final = 200
+ATTEMPTS_SHOWN: Final = 100
+# Of an attempt there are two events of these, its start and its end, and one of its run where that ended with it.
+_ENDS: Final = (EventType.STAGE_COMPLETED, EventType.STAGE_RETRYING, EventType.STAGE_FAILED)
+_OF_ATTEMPTS: Final = (EventType.STAGE_STARTED, *_ENDS, *ENDING_TYPES)
 
 
 @dataclass(slots=True)
@@ -53,6 +60,7 @@ async def show_stage(visit: Visit) -> ASGIResponse:
         steps, has_more_steps = await step_list(
             tx, run_id, limit=PAGE_SIZE, of_stage_id=stage.stage_id, most_bytes=MOST_BYTES
         )
+        attempts, has_more_attempts = await _last_attempts(tx, run_id, stage)
         shown = await shown_steps(tx, run_id, steps)
         outputs = await stage_outputs(tx, run_id, up_to_group=stage.group)
         await standing(tx, run_id)
@@ -64,7 +72,8 @@ async def show_stage(visit: Visit) -> ASGIResponse:
         "stage": stage,
         "name": reading.names.get(stage.stage_id, stage.stage_id),
         "waits_here": [wait for wait in reading.waits if wait.stage_id in {None, stage_id}],
-        "attempts": attempts_of(event for event in reading.record.events if event.stage_id in {None, stage_id}),
+        "attempts": attempts,
+        "has_more_attempts": has_more_attempts,
         "input": json_text.shown(given),
         "output": json_text.shown(outputs.get(stage.stage_id)),
         "is_lost": {"input": is_lost, "output": outputs.get(stage.stage_id, "") is None},
@@ -78,8 +87,16 @@ async def show_stage(visit: Visit) -> ASGIResponse:
     return visit.show("stage.html", context)
 
 
-def attempts_of(events: Iterable[EventView]) -> list[Attempt]:
-    """Return a stage's attempts with how each ended, from its lifecycle events and those of its run."""
+async def _last_attempts(tx: TenantTransaction, run_id: UUID, stage: StageView) -> tuple[list[Attempt], bool]:
+    """Return a stage's last attempts, and whether there were others before them."""
+    read = 3 * ATTEMPTS_SHOWN
+    events = await run_last_events(tx, run_id, limit=read, types=_OF_ATTEMPTS, stage_id=stage.stage_id)
+    attempts = attempts_of(reversed(events), is_suspended=stage.status is StageStatus.SUSPENDED)
+    return attempts[-ATTEMPTS_SHOWN:], len(attempts) > ATTEMPTS_SHOWN or len(events) == read
+
+
+def attempts_of(events: Iterable[EventView], *, is_suspended: bool = False) -> list[Attempt]:
+    """Return a stage's attempts with how each ended, from its starts and ends and those of its run, oldest first."""
     attempts: list[Attempt] = []
     for event in events:
         if event.stage_id is None:
@@ -89,13 +106,11 @@ def attempts_of(events: Iterable[EventView]) -> list[Attempt]:
         data = orjson.loads(event.data)
         if event.type == EventType.STAGE_STARTED:
             attempts.append(Attempt(int(data.get("attempt", len(attempts) + 1)), event.occurred_at))
-        elif not attempts or event.type == EventType.STAGE_SKIPPED:
-            continue
-        elif event.type == EventType.STAGE_SUSPENDED:
-            attempts[-1].outcome = "SUSPENDED"
-        else:
+        elif attempts and event.type in _ENDS:
             attempts[-1].outcome = "COMPLETED" if event.type == EventType.STAGE_COMPLETED else "FAILED"
             attempts[-1].ended_at, attempts[-1].error = event.occurred_at, data.get("error")
+    if attempts and attempts[-1].ended_at is None and is_suspended:
+        attempts[-1].outcome = StageStatus.SUSPENDED
     return attempts
 
 

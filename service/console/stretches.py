@@ -13,7 +13,7 @@ QUEUED, RUNNING, DONE, FAILED, WAITING, BACKOFF, STOPPED, UNTOLD = (
 )  # fmt: skip
 WORDS: Final[Mapping[str, str]] = {
     QUEUED: "in the queue", RUNNING: "running", DONE: "ran", FAILED: "failed", WAITING: "waiting",
-    BACKOFF: "pause before the next attempt", STOPPED: "stopped", UNTOLD: "no more is recorded of it",
+    BACKOFF: "pause before the next attempt", STOPPED: "stopped", UNTOLD: "no more is told of it",
 }  # fmt: skip
 # What is drawn as long as it was, however long: in all else nothing is done.
 WORK: Final = frozenset({RUNNING, DONE, FAILED, STOPPED, UNTOLD})

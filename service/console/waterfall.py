@@ -3,8 +3,8 @@
 Made of stages, steps and events alone, so that every run has one, whatever share of the traces is kept.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
@@ -47,7 +47,7 @@ ENDING_TYPES: Final = (EventType.WORKFLOW_FAILED, EventType.WORKFLOW_CANCELLED)
 TYPES: Final = (*STAGE_TYPES, *ENDING_TYPES, EventType.WORKFLOW_STARTED)
 _LEGEND: Final = (
     (DONE, "ran"), (RUNNING, "running"), (FAILED, "failed"), (WAITING, "waits"), (QUEUED, "in the queue, or pause"),
-    (STOPPED, "stopped"), (UNTOLD, "not recorded"),
+    (STOPPED, "stopped"), (UNTOLD, "not told"),
 )  # fmt: skip
 _LEAST_WIDTH: Final = 0.4
 
@@ -56,13 +56,26 @@ _LEAST_WIDTH: Final = 0.4
 class Record:
     """What a run is drawn from: its lifecycle `events` (`TYPES`), its first steps, and `tries` of those.
 
-    `leased_at`: when the present executions of stages began, by stage.
+    `leased_at`: when the present executions of stages began, by stage. `is_cut` where there are more events: what
+    stages did after the last one is not told.
     """
 
     events: Sequence[EventView] = ()
     steps: Sequence[StepView] = ()
     tries: Mapping[tuple[str, str], Sequence[StepTry]] = field(default_factory=dict[tuple[str, str], list[StepTry]])
     leased_at: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
+    is_cut: bool = False
+
+    def told(self, stretches: Iterable[Stretch]) -> Iterator[Stretch]:
+        """Yield a stage's stretches as far as they are told, and what is left of them as not told."""
+        until = self.events[-1].occurred_at if self.is_cut else None
+        for each in stretches:
+            if until is None or each.end <= until:
+                yield each
+                continue
+            if each.start < until:
+                yield replace(each, end=until)
+            yield Stretch(UNTOLD, max(each.start, until), each.end)
 
     def time_of(self, step: StepView, stage: StageView, until: datetime) -> StepTime:
         """Return what is known of a step's time; `until` is when its stage ended, or now."""
@@ -106,7 +119,7 @@ class Waterfall:
 
     @property
     def legend(self) -> tuple[tuple[str, str], ...]:
-        """Return what the kinds of bars mean; that something is not recorded, only where it is so."""
+        """Return what the kinds of bars mean; that something is not told, only where it is so."""
         is_told = all(bar.kind != UNTOLD for line in self.lines for bar in line.bars)
         return tuple((kind, words) for kind, words in _LEGEND if kind != UNTOLD or not is_told)
 
@@ -152,7 +165,7 @@ def _tracks(run: RunView, record: Record, end: datetime) -> Iterator[_Track]:
     for stage in run.stages:
         own = [event for event in record.events if event.stage_id in {None, stage.stage_id}]
         stage_end = stage.completed_at or end
-        yield _Track(stage, list(_stretches(stage, own, opened.get(stage.group), stage_end)))
+        yield _Track(stage, list(record.told(_stretches(stage, own, opened.get(stage.group), stage_end))))
         for step in record.steps:
             if step.stage_id == stage.stage_id:
                 yield _Track(stage, stretches_of(record.time_of(step, stage, stage_end)), step)

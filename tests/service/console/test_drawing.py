@@ -145,6 +145,15 @@ class TestWaterfall:
         assert drawn is not None
         assert drawn.lines[1].status == "CANCELLED"
 
+    def test_what_later_events_would_tell_is_not_drawn_as_if_nothing_had_happened(self) -> None:
+        events = [event(1, "started", 0), event(2, "suspended", 4)]
+        run = run_of(RunStatus.RUNNING, stage("a", StageStatus.COMPLETED, end=8), stage("b", StageStatus.RUNNING, 2))
+        drawn = waterfall.draw(run, {}, Record(events, is_cut=True), at(10))
+        assert drawn is not None
+        first, second = ([(bar.kind, bar.x, bar.width) for bar in line.bars] for line in drawn.lines)
+        assert first == [("done", 0, 40), ("untold", 40, 40)]
+        assert second == [("untold", 80, 20)]
+
     def test_a_later_group_waits_from_the_end_of_the_one_before(self) -> None:
         run = run_of(RunStatus.RUNNING, stage("a", StageStatus.COMPLETED, end=5), stage("b", StageStatus.PENDING, 2))
         drawn = waterfall.draw(run, {}, Record([event(1, "started", 0), event(2, "completed", 5)]), at(10))
@@ -178,7 +187,7 @@ class TestWaterfall:
             event(1, "started", 0), event(2, "retrying", 1, data='{"attempt": 1, "error": "no"}'),
             event(3, "started", 2, data='{"attempt": 2}'), event(4, "suspended", 3),
         ]  # fmt: skip
-        found = [(attempt.number, attempt.outcome, attempt.error) for attempt in attempts_of(events)]
+        found = [(attempt.number, attempt.outcome, attempt.error) for attempt in attempts_of(events, is_suspended=True)]
         assert found == [(1, "FAILED", "no"), (2, "SUSPENDED", None)]
 
 
@@ -281,7 +290,7 @@ class TestAttemptsOfSteps:
         ]  # fmt: skip
         assert self.drawn(self.step(2, "running"), known) == [("failed", "Attempt 1", 2), ("running", "Attempt 2", 8)]
 
-    def test_what_is_not_recorded_is_said_and_not_drawn_as_work(self) -> None:
+    def test_what_is_not_told_is_said_and_not_drawn_as_work(self) -> None:
         assert self.drawn(self.step(3, "completed", 9)) == [("untold", "Attempts 1 to 3", 9)]
         assert self.drawn(self.step(1, "pending")) == [("untold", "Attempt 1", 10)]
         assert self.drawn(self.step(3, "running"), leased=6) == [
@@ -309,7 +318,7 @@ class TestAttemptsOfSteps:
     def test_a_step_without_a_second_attempt_is_one_bar(self) -> None:
         assert self.drawn(self.step(1, "completed", 9), self.tried(1, 2, 3, None)) == [("done", "pay", 9)]
 
-    def test_the_waterfall_has_a_bar_for_each_and_says_in_the_legend_what_is_not_recorded(self) -> None:
+    def test_the_waterfall_has_a_bar_for_each_and_says_in_the_legend_what_is_not_told(self) -> None:
         run = run_of(RunStatus.COMPLETED, stage("a", StageStatus.COMPLETED, end=10), end=10)
         steps = [self.step(2, "completed", 10)]
         tries = {("a", "pay"): [self.tried(1, 0, 2), self.tried(2, 4, 10, None)]}
@@ -322,7 +331,7 @@ class TestAttemptsOfSteps:
             ("failed", 0, 20), ("waiting", 20, 20), ("done", 40, 60),
         ]  # fmt: skip
         assert (line.took, line.note) == ("10 s", "attempt 2")
-        assert [dict(each.legend).get("untold") for each in (told, untold)] == [None, "not recorded"]
+        assert [dict(each.legend).get("untold") for each in (told, untold)] == [None, "not told"]
 
 
 class TestRunList:

@@ -161,6 +161,36 @@ class TestReports:
         assert "The timeline is cut in" in text
         assert 0 < text.count('class="break"') <= 101
 
+    async def test_what_a_page_of_a_run_or_a_stage_leaves_out_is_said_and_can_be_had(
+        self, signed_in: SignIn, api: httpx.AsyncClient, superuser: psycopg.AsyncConnection, tenant: UUID
+    ) -> None:
+        run = await self.start_with(api, superuser, tenant)
+        client = await signed_in()
+        # Another stage has had thousands of events, and this one has waited as often, between its attempts.
+        await superuser.execute(
+            "insert into tenantry.outbox_events (tenant_id, run_id, sequence, type, stage_id, payload, occurred_at)"
+            " select %(tenant)s, %(run)s, 6 + n, case n %% 30 when 1 then 'stage:started' when 2 then 'stage:retrying'"
+            " else 'stage:suspended' end, case when n <= 2200 then 'other' else 'say' end,"
+            " json_build_object('attempt', 3 + n / 30), now() - (6000 - n) * interval '1 second' from generate_series(1, 6000) as n",
+            {"tenant": tenant, "run": run},
+        )
+        await superuser.execute(
+            "update tenantry.workflow_runs set started_at = now() - interval '2 hours' where run_id = %s", (run,)
+        )
+        stage = (await client.get(f"/console/runs/{run}/stage?id=say")).text
+        numbers = re.findall(r'data-label="Attempt">(\d+)', stage)
+        assert numbers == [str(number) for number in range(103, 203)]
+        assert "the last 100" in stage
+        (rest,) = re.findall(r'href="([^"]+)">All its events', stage)
+        events = (await client.get(rest.replace("&amp;", "&"))).text
+        assert set(re.findall(r"<td[^>]*><a [^>]*/stage\?id=(\w+)", events)) == {"say"}
+        (following,) = re.findall(r'rel="next" href="([^"]+)"', events)
+        assert {"kind=stages", "stage=say"} <= set(following.replace("&amp;", "&").partition("?")[2].split("&"))
+        assert (await client.get(following.replace("&amp;", "&"))).status_code == 200
+        whole = (await client.get(f"/console/runs/{run}")).text
+        assert "Only what the first 2,000 events of its stages tell is drawn." in whole
+        assert "no more is told of it" in whole
+
 
 class TestHostilePayloads:
     async def test_no_text_of_a_tenant_becomes_markup(self, signed_in: SignIn, api: httpx.AsyncClient) -> None:
