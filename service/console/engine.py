@@ -6,6 +6,7 @@ from litestar.template import TemplateConfig
 
 from kernel.events import EventType
 from service.console.assets import address
+from service.console.table_roles import TableRoles
 from service.console.words import FILTERS
 
 
@@ -18,6 +19,7 @@ def template_config() -> TemplateConfig[JinjaTemplateEngine]:
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
+        extensions=[TableRoles],
     )
     environment.filters.update(FILTERS)
     environment.globals.update(asset=address, known_events=frozenset(EventType))

@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections import Counter
 from typing import Any
 
 import psycopg
@@ -12,9 +13,12 @@ from playwright.sync_api import Page, expect
 from tests.support.console import HOSTILE, Stand
 
 # What is under test is all of WCAG 2.2 AA that a program can see, and more.
-AXE = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
+AXE = {
+    "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
+    "resultTypes": ["violations"],
+}
 # What the colours of the dark change.
-CONTRAST = {"runOnly": ["color-contrast"]}
+CONTRAST = {"runOnly": ["color-contrast"], "resultTypes": ["violations"]}
 AXE_SCRIPT = Axe()
 # What is wider than the box that hides the rest of it, but for lines that end in an ellipsis.
 CUT_OFF = """[...document.querySelectorAll('main *')].filter((each) => {
@@ -22,6 +26,9 @@ CUT_OFF = """[...document.querySelectorAll('main *')].filter((each) => {
   return each.scrollWidth > each.clientWidth + 1 && each.clientWidth > 1 && style.overflowX === 'hidden'
     && style.textOverflow !== 'ellipsis';
 }).map((each) => `${each.tagName}.${each.className}`)"""
+# What a table consists of for those who hear it, as the browser calls it.
+TABLE_ROLES = ("table", "row", "cell", "columnheader", "rowheader")
+PHONE = 390
 EVENTS = 10_000
 ORDER = {"order_id": "A-1", "total": 120}
 
@@ -35,6 +42,15 @@ def check(page: Page, where: str, rules: dict[str, list[str]] = AXE) -> None:
         for node in each["nodes"]
     ]
     assert violations == [], "\n".join(violations)
+
+
+def heard(page: Page) -> Counter[str]:
+    """Return what of tables the browser tells those who hear the page, by role."""
+    session = page.context.new_cdp_session(page)
+    nodes = session.send("Accessibility.getFullAXTree")["nodes"]
+    session.detach()
+    roles = Counter(str(node["role"]["value"]) for node in nodes if not node["ignored"])
+    return Counter({role: roles[role] for role in TABLE_ROLES if roles[role]})
 
 
 def test_signing_in_and_out(desk: Any) -> None:
@@ -245,7 +261,25 @@ def test_a_run_with_ten_thousand_events_opens_in_two_seconds(desk_of: Any, long_
     expect(page.locator(".events tr:has(td)")).to_have_count(20)
 
 
-def test_pages_are_accessible_and_readable_on_a_phone(desk_of: Any) -> None:
+def try_again(stand: Stand, tenant_id: Any, run_id: str) -> None:
+    """Have a run's step look as if it had failed twice, its third attempt having come to its end."""
+    with psycopg.connect(stand.urls.direct, autocommit=True) as root:
+        root.execute(
+            "update tenantry.workflow_steps set attempt = 3, completed_at = created_at + interval '5 s' where run_id = %s"
+            " and step_id = 'quote'",
+            (run_id,),
+        )
+        root.execute(
+            "insert into tenantry.spans (tenant_id, run_id, start_time, span_id, trace_id, name, kind, end_time, status, attributes)"
+            " select tenant_id, run_id, created_at + (n - 1) * interval '2 s', 's' || n, 't', 'step.run quote', 'INTERNAL',"
+            " created_at + (n - 0.5) * interval '2 s', case when n < 3 then 'ERROR' else 'UNSET' end, json_build_object('tenantry.op',"
+            " 'step.run', 'tenantry.stage', stage_id, 'tenantry.step', step_id, 'tenantry.step.attempt', n, 'error.type', 'OSError')"
+            " from tenantry.workflow_steps, generate_series(1, 3) as n where tenant_id = %s and run_id = %s and step_id = 'quote'",
+            (tenant_id, run_id),
+        )
+
+
+def test_pages_are_accessible_and_readable_on_a_phone(desk_of: Any, stand: Stand) -> None:
     desk = desk_of()
     failed = desk.start("orders", input={"order_id": "A-2", "total": 666}, tags=["shop"])
     waiting = desk.start("orders", input=ORDER, config={"price": {"vat": 0.1}})
@@ -253,6 +287,7 @@ def test_pages_are_accessible_and_readable_on_a_phone(desk_of: Any) -> None:
     desk.run(failed, wait=20)
     page = desk.open(f"/console/runs/{waiting}")
     expect(page.get_by_role("region", name="Why is it waiting?")).to_contain_text("waits for a signal")
+    try_again(stand, desk.tenant_id, waiting)
     paths = [
         "/console", "/console/runs", f"/console/runs/{failed}", f"/console/runs/{waiting}", f"/console/runs/{later}",
         f"/console/runs/{waiting}/stage?id=approve", f"/console/runs/{failed}/events", f"/console/runs/{failed}/logs",
@@ -265,16 +300,22 @@ def test_pages_are_accessible_and_readable_on_a_phone(desk_of: Any) -> None:
     for path in paths:
         page = desk.open(path)
         check(page, path)
-        for width in (390, 320):
+        for width in (PHONE, 320):
             page.set_viewport_size({"width": width, "height": 844})
+            if width == PHONE:
+                check(page, f"{path} on a phone")
             # Nothing sticks out, and nothing is cut off: a page scrolls one way only.
             assert page.evaluate("document.documentElement.scrollWidth") <= width, path
             assert page.evaluate(CUT_OFF) == [], (path, width)
         page.set_viewport_size({"width": 1280, "height": 860})
     # In the dark the same with other colours: where there are most of them.
     page.emulate_media(color_scheme="dark")
-    for path in ("/console", "/console/runs", f"/console/runs/{failed}", f"/console/runs/{waiting}", "/console/keys"):
+    for path in ("/console", "/console/runs", f"/console/runs/{failed}", f"/console/runs/{waiting}", "/console/keys",
+                 f"/console/runs/{waiting}/steps"):  # fmt: skip
         check(desk.open(path), f"{path} in the dark", CONTRAST)
+        page.set_viewport_size({"width": PHONE, "height": 844})
+        check(page, f"{path} in the dark on a phone", CONTRAST)
+        page.set_viewport_size({"width": 1280, "height": 860})
     page.get_by_role("button", name="Sign out").click()
     check(page, "sign in")
 
@@ -290,6 +331,21 @@ def test_all_tables_are_read_on_a_phone_without_scrolling_sideways(desk_of: Any)
             "(all) => all.filter((each) => each.scrollWidth > each.clientWidth).length"
         )
         assert wide == 0, path
+
+
+def test_tables_that_are_laid_out_anew_on_a_phone_are_heard_as_tables(desk: Any) -> None:
+    run = desk.start("orders", input={"order_id": "A-2", "total": 666})
+    desk.run(run, wait=20)
+    for path in (f"/console/runs/{run}", f"/console/runs/{run}/stage?id=credit", f"/console/runs/{run}/trace", "/console",
+                 "/console/runs", "/console/workflows/orders", "/console/workers", "/console/keys"):  # fmt: skip
+        page = desk.open(path)
+        on_a_desk = heard(page)
+        page.set_viewport_size({"width": PHONE, "height": 844})
+        assert heard(page) == on_a_desk, path
+        page.set_viewport_size({"width": 1280, "height": 860})
+        # What is in the page is in what is heard.
+        assert on_a_desk["row"] == page.locator("tr").count(), path
+        assert on_a_desk.total() - on_a_desk["row"] - on_a_desk["table"] == page.locator("th, td").count(), path
 
 
 def test_pages_do_not_jump_when_they_bring_themselves_up_to_date(desk: Any) -> None:

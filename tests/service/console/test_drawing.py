@@ -16,6 +16,7 @@ from kernel.queries.stage_active import ActiveStage
 from kernel.queries.step_list import StepView
 from kernel.states import RunStatus, StageStatus
 from service.console import json_text, waterfall, words
+from service.console.engine import template_config
 from service.console.forms import Form
 from service.console.runs import doing_of
 from service.console.schema_form import field_of, filled, value_of
@@ -332,6 +333,23 @@ class TestAttemptsOfSteps:
         ]  # fmt: skip
         assert (line.took, line.note) == ("10 s", "attempt 2")
         assert [dict(each.legend).get("untold") for each in (told, untold)] == [None, "not told"]
+
+
+class TestTables:
+    def test_every_part_of_every_table_says_what_it_is(self) -> None:
+        engine = template_config().instance.engine
+        assert engine.loader is not None
+        parts = 0
+        for name in engine.list_templates():
+            text = engine.preprocess(engine.loader.get_source(engine, name)[0], name)
+            found = re.findall(r"<(?:table|thead|tbody|tfoot|tr|th|td)\b[^>]*", text)
+            assert [part for part in found if ' role="' not in part] == [], name
+            parts += len(found)
+        assert parts > 100
+
+    def test_a_heading_without_a_scope_is_refused(self) -> None:
+        with pytest.raises(KeyError):
+            template_config().instance.engine.from_string("<table><tr><th>Of what?</th></tr></table>")
 
 
 class TestRunList:

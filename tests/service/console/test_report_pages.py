@@ -64,9 +64,9 @@ class TestReports:
         assert bar.endswith("40 %")
         # Of the two annotations of redrives one is what a body made of the name: a note like any other.
         superseded = text.partition('id="superseded-title"')[2].partition("</section>")[0]
-        assert (superseded.count("<tr>"), "redrive 1" in superseded, "key-of-pay" in superseded) == (2, True, True)
+        assert (superseded.count("<tr "), "redrive 1" in superseded, "key-of-pay" in superseded) == (2, True, True)
         notes = text.partition('id="notes-title"')[2].partition("</section>")[0]
-        assert re.findall(r'<tr( class="gone")?>\s+<td', notes) == [' class="gone"', "", ""]
+        assert re.findall(r'<tr role="row"( class="gone")?>\s+<td', notes) == [' class="gone"', "", ""]
         assert "forged by a body" in notes
         # Attempts are counted on while a redrive gives the whole budget again.
         assert "2 of 1" not in text
