@@ -43,6 +43,7 @@ KernelError
         ├── StepModelMismatchError
         ├── StepTimeoutError
         ├── StepLeaseLostError
+        ├── StepLeaseTooShortError
         ├── StepLedgerWriteError
         ├── ChildRunFailedError
         └── ChildRunCancelledError

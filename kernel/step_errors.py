@@ -77,6 +77,12 @@ class StepLeaseLostError(StepError):
     code = "step_lease_lost"
 
 
+class StepLeaseTooShortError(StepError):
+    """The author must act: again and again the step's lease had run out before its function could begin."""
+
+    code = "step_lease_too_short"
+
+
 class StepLedgerWriteError(StepError):
     """Nobody must act: the step's body succeeded but its outcome could not be recorded."""
 

@@ -117,15 +117,18 @@ where stage.tenant_id = :tenant_id::uuid and stage.run_id = :run_id::uuid and st
 -- redrive stands for. Failures are counted anew. A step under a live lease may have its body still: only its own end, or its
 -- lease's, opens it. The body is told where an earlier claim was lost: its effect may have been had. What an earlier redrive
 -- opened, or a claim gave back before its function began, is still to be told; where its run had ended before it was given back,
--- it is recorded like a function that was cancelled.
+-- it is recorded like a function that was cancelled; the last of the claims whose lease was always over by then fails the step.
 update tenantry.workflow_steps as step
 set
   status = 'pending',
   failures = 0,
+  lapses = 0,
   is_reclaim = step.status = 'running'
     or step.error_type is not distinct from 'kernel.step_errors.StepNotReplaySafeError'
     or step.status = 'pending' and step.is_reclaim and (step.claim_id is null or step.error is null)
-    or step.is_reclaim and step.error_type is not distinct from 'kernel.errors.StageAbortedError',
+    or step.is_reclaim and coalesce(
+      step.error_type in ('kernel.errors.StageAbortedError', 'kernel.step_errors.StepLeaseTooShortError'), false
+    ),
   claim_id = null,
   lease_expires_at = null,
   due_at = tenantry.now(),

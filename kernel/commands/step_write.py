@@ -214,4 +214,5 @@ def _row(step_id: str, row: Row) -> StepRow:
         error_type=row["error_type"],
         now=row["now"],
         is_lost="lost" in row,
+        lapses=row.get("lapses", 0),
     )

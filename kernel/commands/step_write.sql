@@ -12,7 +12,8 @@ from tenantry.step_ledger_v1(:tenant_id::uuid, :ops::text::json, :wait::boolean)
 select
   step.step_id, step.kind, step.status, step.attempt, step.failures, step.stage_attempt, step.seq, step.is_reclaim,
   step.lease_expires_at, step.due_at, step.deadline_at, step.external_key, step.result::text as result,
-  case when step.status = 'completed' then step.result_digest end as result_digest, step.run_id, step.error, step.error_type, tenantry.now() as now
+  case when step.status = 'completed' then step.result_digest end as result_digest, step.run_id, step.error, step.error_type,
+  step.lapses, tenantry.now() as now
 from tenantry.workflow_steps as step
 where step.tenant_id = :tenant_id::uuid and step.run_id = :run_id::uuid and step.stage_id = :stage_id::text
 order by step.seq, step.step_id

@@ -37,7 +37,8 @@ class StepOp:
 class StepRow:
     """A step as the ledger holds it; `result` is JSON text. `now` is the database's clock when it was read.
 
-    `is_lost`: it is completed, and its result is in the blob store no more.
+    `is_lost`: it is completed, and its result is in the blob store no more. `lapses`: how often in a row its lease had
+    run out before its function could begin, in a row that `Ledger.read` returned.
     """
 
     step_id: str
@@ -57,6 +58,7 @@ class StepRow:
     error_type: str | None
     now: datetime
     is_lost: bool = False
+    lapses: int = 0
 
 
 @dataclass(frozen=True, slots=True)

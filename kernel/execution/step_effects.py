@@ -4,14 +4,15 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from kernel.counts import COUNTS
 from kernel.errors import StageAbortedError
 from kernel.execution.leaving import Suspension, consists_of, is_cancelled
-from kernel.execution.ledger import StepOp, StepRow, Wait
+from kernel.execution.ledger import StepAnswer, StepOp, StepRow, Wait
 from kernel.execution.outcome import error_text, failure_of
 from kernel.execution.step_calls import Step, call, decode, encode, in_this_loop
 from kernel.execution.step_execution import StepExecution, StepUse
@@ -19,11 +20,16 @@ from kernel.execution.step_options import RunOptions
 from kernel.step_errors import (
     StepError,
     StepLeaseLostError,
+    StepLeaseTooShortError,
     StepResultNotSerializableError,
     error_type_of,
     stored_error,
 )
 from kernel.telemetry import on_step
+
+# How often in a row a lease may have run out before its function could begin: one that is longer than a write takes may
+# lapse when the process or the database stands still, and is claimed again.
+MOST_LAPSES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,28 +65,76 @@ async def run(execution: StepExecution, use: StepUse, fn: Callable[..., Any], op
     )
     try:
         answer = await asyncio.shield(asked)
-        execution.queue.raise_failure()
-        is_vain = execution.abort.aborted or execution.is_abandoned or monotonic() - asked_at >= options.lease_s
     except asyncio.CancelledError:
-        answer, is_vain = await asked, True
-    if answer.verdict == "mine" and is_vain:
-        # Told to stop, or told of the claim when its lease had run out. Nothing has begun: whoever goes on finds
-        # the step as it was.
-        assert answer.row is not None
-        claim = {"attempt": answer.row.attempt, "claim_id": claim_id}
-        execution.queue.put(execution.op("outcome", use, **claim, status="pending", delay_s=0.0))
-        execution.abort.raise_if_aborted()
-        raise execution.suspended(use)
+        # Nobody waits for it any more, however often it is cancelled: what it turns out to have claimed is given back.
+        asked.add_done_callback(partial(_give_back_unheard, execution, use, claim_id))
+        raise
+    if answer.verdict == "mine":
+        row = execution.row_of(answer, use)
+        claimed = _Claimed(execution, use, fn, options, model, row, _name_of_claim(row, claim_id))
+        if _is_in_vain(execution):
+            raise _given_back(claimed)
+        if monotonic() - asked_at >= options.lease_s:
+            raise _lapsed(claimed)
+        return await _execute(claimed)
+    execution.queue.raise_failure()
     execution.check(answer)
     row = execution.row_of(answer, use)
-    if answer.verdict == "mine":
-        claim = {"attempt": row.attempt, "claim_id": claim_id}
-        return await _execute(_Claimed(execution, use, fn, options, model, row, claim))
     # There was an execution before a first one after all, whose attempt was given back: the rest is read at once.
     execution.forget_first()
     if execution.is_ended(row):
         return execution.end_of(row, model)
     raise execution.suspended(use)
+
+
+def _name_of_claim(row: StepRow, claim_id: UUID) -> dict[str, Any]:
+    return {"attempt": row.attempt, "claim_id": claim_id}
+
+
+def _is_in_vain(execution: StepExecution) -> bool:
+    """Whether nothing may begin any more: the body was told to stop, or what came before is not recorded."""
+    return execution.abort.aborted or execution.is_abandoned or execution.queue.has_failed
+
+
+def _given_back(claimed: _Claimed) -> BaseException:
+    """Give a claim back whose function has not begun, for whoever goes on to find the step as it was."""
+    execution = claimed.execution
+    execution.queue.put(claimed.outcome(status="pending", delay_s=0.0))
+    execution.queue.raise_failure()
+    execution.abort.raise_if_aborted()
+    return execution.suspended(claimed.use)
+
+
+def _give_back_unheard(
+    execution: StepExecution, use: StepUse, claim_id: UUID, asked: "asyncio.Future[StepAnswer]"
+) -> None:
+    if asked.cancelled() or asked.exception() is not None:
+        return
+    answer = asked.result()
+    if answer.verdict == "mine" and answer.row is not None:
+        claim = _name_of_claim(answer.row, claim_id)
+        execution.queue.put(execution.op("outcome", use, **claim, status="pending", delay_s=0.0))
+
+
+def _lapsed(claimed: _Claimed) -> BaseException:
+    """Give a claim back that was told of when its lease had run out; fail the step when that is all that happens to it.
+
+    Somebody else may have the step by then, so its function does not begin. That is no failure of the function's, and
+    the row counts how often in a row it happened.
+    """
+    execution, use = claimed.execution, claimed.use
+    was_so_before = use.row is not None and use.row.status == "pending"
+    lapses = 1 + (use.row.lapses if use.row is not None and was_so_before else 0)
+    if lapses < MOST_LAPSES:
+        execution.queue.put(claimed.outcome(status="pending", delay_s=0.0, lapses=lapses))
+        return execution.suspended(use)
+    message = (
+        f"its lease of {claimed.options.lease_s:g} s had run out before its function could begin, {lapses} times in a"
+        " row; give it a longer lease"
+    )
+    error = StepLeaseTooShortError(use.step_id, message)
+    execution.queue.put(claimed.outcome(status="failed", error=error_text(error), error_type=error_type_of(error)))
+    return error
 
 
 async def _execute(claimed: _Claimed) -> Any:

@@ -55,6 +55,11 @@ class StepQueue:
         if self._timer is None and self._writing is None:
             self._timer = asyncio.get_running_loop().call_later(self._linger_s, self._start)
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether an earlier write failed."""
+        return self._failure is not None
+
     def raise_failure(self) -> None:
         """Raise what an earlier write failed with."""
         if self._failure is not None:

@@ -38,7 +38,8 @@ class Steps:
         """Call `fn` once and return its result as JSON gives it back; a replay returns the recorded result.
 
         `fn` takes the step if it has a positional parameter. Retries wait retry_delay * factor^(n-1), the stage
-        suspended. `on_reclaim` says what becomes of a step whose worker vanished: `rerun`, or `fail`.
+        suspended. `on_reclaim` says what becomes of a step whose worker vanished: `rerun`, or `fail`. Once `lease` has
+        run out without a heartbeat somebody else may have the step: it must be longer than a write takes.
 
         Raises:
             ValueError: a bad option; nothing was recorded.

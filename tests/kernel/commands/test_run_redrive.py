@@ -25,7 +25,7 @@ from tests.kernel.commands.redriven import ARCHIVE, JOBS, Play, statuses
 from tests.support.looking import Look
 from tests.support.workflows import HandWorker
 
-TOLD = "select status, is_reclaim from tenantry.workflow_steps where run_id = %s and step_id = 'effect'"
+TOLD = "select status, is_reclaim from tenantry.workflow_steps where run_id = %s and (stage_id, step_id) = ('gather', 'effect')"
 STARTED = "select payload from tenantry.outbox_events where run_id = %s and type = 'stage:started' order by sequence"
 
 
@@ -169,7 +169,7 @@ class TestLastFailure:
             await run.cancel()
         await run.redrive("stage", "gather")
         assert await run.go() == "completed"
-        assert (await look(TOLD, run.run_id))[0] == {"status": "completed", "is_reclaim": True}
+        assert await look(TOLD, run.run_id) == [{"status": "completed", "is_reclaim": True}]
 
     async def test_an_attempt_that_was_given_back_on_a_stop_is_superseded_like_any_other(
         self, hand: HandWorker, look: Look
