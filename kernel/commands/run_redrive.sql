@@ -70,13 +70,14 @@ where stage.tenant_id = :tenant_id::uuid and stage.run_id = :run_id::uuid and st
 
 -- name: drop_steps
 -- Their steps go with them, but for signals that were sent before anybody waited (no place of their own): the sender will
--- not repeat them.
+-- not repeat them. Their results in workflow_blobs stay until run.purge: a digest may be another step's, stage's or annotation's
+-- of the run as well, and who has read it in one statement reads its payload in a later one, without the run's lock.
 delete from tenantry.workflow_steps as step
 where step.tenant_id = :tenant_id::uuid and step.run_id = :run_id::uuid and step.stage_id = any(:stage_ids::text[])
   and not (step.kind = 'signal' and step.status = 'completed' and step.seq is null)
 
 -- name: drop_ledger
--- A restart begins with an empty ledger, signals sent ahead included.
+-- A restart begins with an empty ledger, signals sent ahead included. Results in workflow_blobs stay, as in drop_steps.
 delete from tenantry.workflow_steps as step
 where step.tenant_id = :tenant_id::uuid and step.run_id = :run_id::uuid
 

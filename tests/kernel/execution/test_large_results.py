@@ -7,10 +7,12 @@ from uuid import UUID
 
 import pytest
 
-from kernel import Kernel, Registry, StageContext, stage, workflow
+from kernel import Kernel, Registry, RunRedrive, StageContext, read_steps, stage, workflow
 from kernel.blobs import INLINE_BYTES
+from kernel.queries.run_annotations import run_annotations
 from kernel.queries.run_get import run_get
 from kernel.queries.step_list import step_get, step_list
+from kernel.redriving import RedriveKind
 from kernel.testing import Harness
 from tenancy import Database
 from tests.kernel.testing.plays import play
@@ -202,6 +204,43 @@ async def test_large_results_survive_death_in_every_gap(database: Database, look
         }
     # Nothing refers to what is not there, and nothing is there that nobody refers to.
     assert await look(REFERENCES, harness.tenant_id, harness.tenant_id) == []
+
+
+@pytest.mark.parametrize("kind", ["stage", "start"])
+async def test_a_redrive_that_drops_steps_leaves_what_others_refer_to(
+    database: Database, tenant: UUID, look: Look, kind: RedriveKind
+) -> None:
+    """A step that is kept, and what is archived, answer with the same payload as a step that goes."""
+    ends = iter([LARGE, LARGE, "again", "again"])
+
+    @stage("make")
+    async def make_it(ctx: StageContext) -> Any:
+        return await ctx.step.run("same", lambda: next(ends))
+
+    @stage("act")
+    async def act(ctx: StageContext) -> Any:
+        return await ctx.step.run("same", lambda: next(ends))
+
+    hand = Stagehand(database, tenant, Registry([workflow("play", input=Any).pipe(make_it).pipe(act).build()]))
+    run_id = await hand.start()
+    await finish(hand)
+    async with hand.transaction() as tx:
+        await hand.kernel.dispatch(RunRedrive(run_id, kind, "make" if kind == "stage" else None), tx)
+    async with hand.transaction() as tx:
+        archived = (await run_annotations(tx, run_id, limit=10)).annotations
+        kept = await read_steps(tx, run_id, "make")
+    assert [json.loads(note.payload or "") for note in archived] == [{"output": LARGE}] * 2
+    # In place its completed step stays, and answers; from the start there is none.
+    assert [json.loads(step.result or "") for step in kept] == ([LARGE] if kind == "stage" else [])
+    assert (
+        await look("select step_id from tenantry.workflow_steps where run_id = %s and stage_id = 'act'", run_id) == []
+    )
+    await finish(hand)
+    assert list(ends) == (["again"] if kind == "stage" else [])
+    async with hand.transaction() as tx:
+        view = await run_get(tx, run_id)
+    assert view is not None
+    assert (json.loads(view.output or ""), await texts_of(look, hand)) == ("again", [LARGE])
 
 
 async def test_whoever_signals_reads_no_output_of_the_stages_before(
