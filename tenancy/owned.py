@@ -216,7 +216,9 @@ class OwnedTransaction(Adapter):
                 except TimeoutError as error:
                     await connection.close()
                     raise DatabaseUnavailableError("the pooler has no server for us") from error
-                except psycopg.OperationalError as error:
+                except psycopg.Error as error:
+                    if not isinstance(error, psycopg.OperationalError) and not _is_last_word(error):
+                        raise
                     if _was_cancelled(cancels):
                         # The driver lost it: the connection broke while it waited for the cancelled statement's end.
                         raise asyncio.CancelledError from error
@@ -285,6 +287,11 @@ def _shut(connection: MessageConnection) -> None:
 def _was_cancelled(cancels_before: int) -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > cancels_before
+
+
+def _is_last_word(error: psycopg.Error) -> bool:
+    """Whether the server ended the session with it, whatever class the driver has for its code (25P03, XX000)."""
+    return error.diag.severity_nonlocalized in ("FATAL", "PANIC")
 
 
 def _is_away(error: psycopg.Error, connection: MessageConnection) -> bool:

@@ -37,5 +37,8 @@ select
 -- name: zone
 select set_config('timezone', :zone::text, true)
 
+-- name: leave_idle
+select set_config('idle_in_transaction_session_timeout', :timeout::text, true)
+
 -- name: raise_state
 select tenantry_test.fail(:state::text)

@@ -16,6 +16,7 @@ from tenancy import (
     DatabaseSettings,
     DatabaseUnavailableError,
     Statements,
+    TenantTransaction,
 )
 from tenancy.owned import OPENING_S
 from tests.support import factories
@@ -23,6 +24,7 @@ from tests.support.environment import Cluster, DatabaseUrls
 from tests.support.pgbouncer import program
 from tests.support.postgres import Postgres
 from tests.support.system import missing
+from tests.support.waiting import until
 
 POOL_TIMEOUT_S = 3.0
 RECOVERY_S = 12.0
@@ -174,6 +176,40 @@ async def test_a_session_killed_before_commit_leaves_the_outcome_unknown(
             assert row is not None
             await tx.execute(sql["add"], tag="a", run_id=uuid4())
             await root.execute("select pg_terminate_backend(%s, 5000)", (row["pid"],))
+    assert await _tags(away, tenant, sql) == []
+
+
+async def _end_idle(tx: TenantTransaction, root: psycopg.AsyncConnection, sql: Statements) -> None:
+    """Have the server end the session by itself: its last word, 25P03, is no OperationalError of the driver's."""
+    row = await tx.fetch_one(sql["who"])
+    assert row is not None
+    await tx.execute(sql["add"], tag="a", run_id=uuid4())
+    await tx.execute(sql["leave_idle"], timeout="50ms")
+
+    async def is_gone() -> bool:
+        cursor = await root.execute("select from pg_stat_activity where pid = %s", (row["pid"],))
+        return await cursor.fetchone() is None
+
+    await until(is_gone, "the server ended the session")
+
+
+async def test_a_session_that_the_server_ended_half_way_is_told_and_keeps_nothing(
+    away: Database, root: psycopg.AsyncConnection, tenant: UUID, sql: Statements
+) -> None:
+    with pytest.raises(DatabaseUnavailableError) as told:  # noqa: PT012 (the transaction is the statement)
+        async with away.transaction(tenant) as tx:
+            await _end_idle(tx, root, sql)
+            await tx.fetch_all(sql["tags"])
+    assert not isinstance(told.value, CommitOutcomeUnknownError)
+    assert await _tags(away, tenant, sql) == []
+
+
+async def test_a_session_that_the_server_ended_before_commit_leaves_the_outcome_unknown(
+    away: Database, root: psycopg.AsyncConnection, tenant: UUID, sql: Statements
+) -> None:
+    with pytest.raises(CommitOutcomeUnknownError):
+        async with away.transaction(tenant) as tx:
+            await _end_idle(tx, root, sql)
     assert await _tags(away, tenant, sql) == []
 
 
