@@ -9,7 +9,7 @@ from kernel.commands.job_claim import GhostJob, JobClaim, JobsClaimed
 from kernel.commands.job_execute import Execution, JobExecute, JobExecuted, claim_named, execute_leased, unexecuted
 from kernel.commands.job_heartbeat import Heartbeat, JobHeartbeat, beat_call, heartbeats
 from kernel.commands.job_release import JobRelease, JobsReleased
-from kernel.commands.job_report import JobReport, Progress, Reported, log_rows
+from kernel.commands.job_report import JobReport, LogRow, Progress, Reported, log_rows
 from kernel.commands.job_settle import JobSettle, Settled, Settlement
 from kernel.commands.job_settle_expected import JobSettleExpected, SettledAsExpected, is_expectable
 from kernel.commands.lease_reap_stale import LeaseReapStale, LeasesReaped, ReapedLease
@@ -163,6 +163,7 @@ __all__ = [
     "LeaseReapStale",
     "LeasedJob",
     "LeasesReaped",
+    "LogRow",
     "PayloadError",
     "PayloadTooLargeError",
     "PlacedStage",

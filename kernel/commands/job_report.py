@@ -5,16 +5,18 @@ because newer progress follows within a second.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from datetime import datetime
+from typing import ClassVar, Final, TypedDict
 from uuid import UUID
 
 from kernel.changes import Changes
 from kernel.command import Command, Scope, handles
 from kernel.draft import RunDraft
 from kernel.events import EventType
-from kernel.execution.journal import LogRecord
+from kernel.execution.journal import LogLevel, LogRecord
 from kernel.fence import Fence
 from kernel.fencing import Hold, lock_fenced
 from kernel.jobs import LeasedJob
@@ -22,6 +24,11 @@ from kernel.states import RunStatus
 from tenancy import Call, TenantTransaction, load_sql
 
 SQL = load_sql(__file__)
+# What a run keeps of what its bodies log: so many lines at first, and as many again by each redrive.
+KEPT_LOGS: Final = 10_000
+TOLD_THAT_IT_IS_FULL: Final = (
+    f"a run keeps {KEPT_LOGS:,} log lines: what it logs from here on, until it is redriven, is dropped"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +47,25 @@ class Reported:
     progressed: int
 
 
+class LogRow(TypedDict):
+    """A log line of a run that has been redriven `redrive_count` times; `fields` is the JSON text of an object."""
+
+    run_id: UUID
+    stage_id: str
+    attempt: int
+    level: LogLevel
+    message: str
+    fields: str
+    created_at: datetime
+    redrive_count: int
+
+
 @dataclass(frozen=True, slots=True)
 class JobReport(Command[Reported]):
-    """Write log rows (`run_id stage_id attempt level message fields created_at`.
-
-    `fields` as JSON text) and progress.
-    """
+    """Write log lines, as far as their runs keep so many, and progress."""
 
     name: ClassVar[str] = "job.report"
-    logs: Sequence[Mapping[str, object]] = ()
+    logs: Sequence[LogRow] = ()
     progress: Sequence[Progress] = ()
 
 
@@ -75,15 +92,36 @@ async def job_report(command: JobReport, tx: TenantTransaction, _scope: Scope) -
     return Reported(written)
 
 
-def log_rows(job: LeasedJob, lines: Iterable[LogRecord]) -> list[dict[str, object]]:
+def log_rows(job: LeasedJob, lines: Iterable[LogRecord]) -> list[LogRow]:
     """Return what the body of a job logged, as rows."""
-    who = {"run_id": job.run_id, "stage_id": job.stage_id, "attempt": job.attempt}
     return [
-        {**who, "level": line.level, "message": line.message, "fields": line.fields, "created_at": line.logged_at}
+        LogRow(
+            run_id=job.run_id,
+            stage_id=job.stage_id,
+            attempt=job.attempt,
+            level=line.level,
+            message=line.message,
+            fields=line.fields,
+            created_at=line.logged_at,
+            redrive_count=job.redrive_count,
+        )
         for line in lines
     ]
 
 
-def logs_call(rows: Sequence[Mapping[str, object]]) -> Call:
-    """Return the call that writes log rows."""
-    return SQL["insert_logs"], {"items": json.dumps([*rows], ensure_ascii=False, default=str)}
+def logs_call(rows: Iterable[LogRow]) -> Call:
+    """Return the call that writes log rows, as far as their runs keep so many."""
+    given: Counter[UUID] = Counter()
+    keeps: dict[UUID, int] = {}
+    items: list[dict[str, object]] = []
+    for row in rows:
+        run_id = row["run_id"]
+        given[run_id] += 1
+        keeps[run_id] = max(keeps.get(run_id, 0), KEPT_LOGS * (1 + row["redrive_count"]))
+        items.append({**row, "number": given[run_id]})
+    return SQL["insert_logs"], {
+        "items": json.dumps(items, ensure_ascii=False, default=str),
+        "run_ids": [*keeps],
+        "keeps": [*keeps.values()],
+        "told": TOLD_THAT_IT_IS_FULL,
+    }

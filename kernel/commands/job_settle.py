@@ -16,7 +16,7 @@ from kernel.backoff import retry_delay_s
 from kernel.changes import Changes
 from kernel.command import Command, Scope, handles
 from kernel.commands.job_claim import DEFERRAL
-from kernel.commands.job_report import log_rows, logs_call
+from kernel.commands.job_report import LogRow, log_rows, logs_call
 from kernel.commands.step_write import StepWrite, step_write
 from kernel.draft import RunDraft
 from kernel.events import EventType
@@ -148,7 +148,7 @@ async def job_settle(command: JobSettle, tx: TenantTransaction, scope: Scope) ->
     return answers
 
 
-def _news(command: JobSettle, answers: Sequence[Settled], fenced: Fenced) -> list[dict[str, object]]:
+def _news(command: JobSettle, answers: Sequence[Settled], fenced: Fenced) -> list[LogRow]:
     """Return the log lines that are not written yet.
 
     A busy settle is repeated with them; one that finds that it was kept after all had written them.

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from uuid import UUID
 
-from kernel import JobReport, Kernel, Progress, log_rows
+from kernel import JobReport, Kernel, LogRow, Progress, log_rows
 from service.worker.executor import Execution, Executor
 from tenancy import Database, DatabaseUnavailableError
 
@@ -57,7 +57,7 @@ class Reporter:
 
 def _reports_of(executions: Iterable[Execution]) -> Iterator[JobReport]:
     """Yield what these executions of one tenant have to say, a transaction's worth at a time."""
-    logs: list[dict[str, object]] = []
+    logs: list[LogRow] = []
     progress: list[Progress] = []
     characters = 0
     for execution in executions:

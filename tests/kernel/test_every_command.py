@@ -45,10 +45,12 @@ from kernel import (
     StepSignal,
     StepWrite,
     WorkerTick,
+    log_rows,
     stage,
     workflow,
 )
 from kernel.command import command_types
+from kernel.execution.journal import LogRecord
 from tenancy import Database
 from tests.support.callers import ROLES, SHAPES
 from tests.support.environment import DatabaseUrls
@@ -171,16 +173,7 @@ async def job_release(scene: Scene) -> Command[Any]:
 async def job_report(scene: Scene) -> Command[Any]:
     await scene.hand.create()
     (job,) = await scene.hand.tick()
-    line: Mapping[str, object] = {
-        "run_id": str(job.run_id),
-        "stage_id": job.stage_id,
-        "attempt": 1,
-        "level": "info",
-        "message": "here",
-        "fields": "{}",
-        "created_at": datetime.now(UTC).isoformat(),
-    }
-    return JobReport([line])
+    return JobReport(log_rows(job, [LogRecord("info", "here", "{}", datetime.now(UTC))]))
 
 
 async def job_settle(scene: Scene) -> Command[Any]:
