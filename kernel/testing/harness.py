@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 
 from typing_extensions import Unpack
 
+from kernel.blobs import POSTGRES_BLOBS, BlobStore
 from kernel.command import KernelLimits
 from kernel.commands.run_create import RunCreate
 from kernel.definition.registry import Registry
@@ -36,10 +37,11 @@ class Harness:
 
     `transactions` opens one for a tenant: `Database.transaction`. `tenant_id` is a fresh one unless given; all that is
     due in it is executed, so give a tenant to one harness at a time and let no worker serve it. `outcome_linger` is
-    the worker's setting of that name: None writes each step's outcome by itself, which leaves the most gaps.
+    the worker's setting of that name: None writes each step's outcome by itself, which leaves the most gaps. `blobs`
+    keeps what is too large for its row.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the public signature
         self,
         workflows: Registry | Workflow,
         transactions: TransactionProvider,
@@ -47,10 +49,11 @@ class Harness:
         tenant_id: UUID | None = None,
         limits: KernelLimits | None = None,
         outcome_linger: Duration | None = None,
+        blobs: BlobStore = POSTGRES_BLOBS,
     ) -> None:
         registry = workflows if isinstance(workflows, Registry) else Registry([workflows])
         linger_s = None if outcome_linger is None else parse_duration(outcome_linger, name="outcome_linger")
-        kernel = Kernel(registry, limits=limits)
+        kernel = Kernel(registry, limits=limits, blobs=blobs)
         self._session = Session(kernel, tenant_id or uuid4(), transactions, linger_s)
         self._run_ids: list[UUID] = []
 

@@ -180,9 +180,10 @@ class HarnessRun:
     async def steps(self) -> dict[StepName, StepView]:
         """Return the steps in the ledger by `(stage_id, step_id)`, in the order of their first use."""
         steps: dict[StepName, StepView] = {}
+        blobs = self._session.kernel.scope.blobs
         async with self._session.transaction() as tx:
             for stage_id in self._session.stage_ids(self.workflow_id):
-                for row in await read_steps(tx, self.run_id, stage_id):
+                for row in await read_steps(tx, self.run_id, stage_id, blobs):
                     steps[stage_id, row.step_id] = _view(row)
         return steps
 
@@ -196,7 +197,7 @@ class HarnessRun:
 
     async def _view(self) -> RunView:
         async with self._session.transaction() as tx:
-            view = await run_get(tx, self.run_id)
+            view = await run_get(tx, self.run_id, self._session.kernel.scope.blobs)
         if view is None:
             raise RunNotFoundError(self.run_id)
         return view

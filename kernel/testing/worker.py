@@ -128,7 +128,7 @@ class HarnessWorker:
         """Read the steps of a job's stage."""
         self._life.check()
         async with self._parts.transactions() as tx:
-            return await read_steps(tx, job.run_id, job.stage_id)
+            return await read_steps(tx, job.run_id, job.stage_id, self._parts.kernel.scope.blobs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Group commit: what concurrent stages of one tenant have to write at the same moment shares one transaction.
 
 A flush starts as soon as the previous one of its tenant ended: an idle system adds no delay, a busy one forms
-batches by
-itself. One bad item never fails its neighbours, and an item whose rows somebody holds waits for nobody but itself.
+batches by itself. One bad item never fails its neighbours, and an item whose rows somebody holds waits for nobody but
+itself.
 """
 
 import asyncio
@@ -85,6 +85,7 @@ class LedgerWriter:
         self, kernel: Kernel, database: Database, worker_id: str, hooks: WriterHooks, tasks: asyncio.TaskGroup
     ) -> None:
         self.clock = DatabaseClock()
+        self._blobs = kernel.scope.blobs
         self._database = database
         self._hooks = hooks
         self._tasks = tasks
@@ -117,7 +118,7 @@ class LedgerWriter:
     async def read_steps(self, tenant_id: UUID, job: LeasedJob) -> list[StepRow]:
         """Return the steps of a job's stage, in a transaction that writes nothing."""
         async with self._database.transaction(tenant_id) as tx:
-            return await read_steps(tx, job.run_id, job.stage_id)
+            return await read_steps(tx, job.run_id, job.stage_id, self._blobs)
 
     async def written(self, tenant_id: UUID) -> None:
         """Wait until the transactions of this tenant's that are under way have ended, well or not."""

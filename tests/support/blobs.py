@@ -62,6 +62,21 @@ class PurgedMeanwhile(PostgresBlobs):
         return await PostgresBlobs.get(self, tx, keys)
 
 
+class Shelf:
+    """A store outside of Postgres, as small as one can be."""
+
+    inline_bytes = 10
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple[UUID, BlobKey], str] = {}
+
+    async def put(self, tx: TenantTransaction, contents: Mapping[BlobKey, str]) -> None:
+        self.kept.update({(tx.tenant_id, key): content for key, content in contents.items()})
+
+    async def get(self, tx: TenantTransaction, keys: Collection[BlobKey]) -> Mapping[BlobKey, str]:
+        return {key: self.kept[tx.tenant_id, key] for key in keys if (tx.tenant_id, key) in self.kept}
+
+
 async def purge_all(worker: HandWorker) -> None:
     """Purge what is over of a worker's tenant."""
     async with worker.transaction() as tx:

@@ -37,6 +37,7 @@ from tests.kernel.blobs.large import (
     text_of,
     view_of,
 )
+from tests.support.blobs import Shelf
 from tests.support.looking import Look
 from tests.support.workflows import HandWorker
 
@@ -231,21 +232,6 @@ async def test_the_threshold_is_the_stores(database: Database, tenant: UUID, loo
         await kernel.bound_to(tx).run_to_completion(other_id)
     assert await blobs_of(look, run_id) == ['{"words":"more than ten"}']
     assert await blobs_of(look, other_id) == []
-
-
-class Shelf:
-    """A store outside of Postgres, as small as one can be."""
-
-    inline_bytes = 10
-
-    def __init__(self) -> None:
-        self.kept: dict[tuple[UUID, BlobKey], str] = {}
-
-    async def put(self, tx: TenantTransaction, contents: Mapping[BlobKey, str]) -> None:
-        self.kept.update({(tx.tenant_id, key): content for key, content in contents.items()})
-
-    async def get(self, tx: TenantTransaction, keys: Collection[BlobKey]) -> Mapping[BlobKey, str]:
-        return {key: self.kept[tx.tenant_id, key] for key in keys if (tx.tenant_id, key) in self.kept}
 
 
 async def test_another_store_takes_the_place_of_the_table(database: Database, tenant: UUID, look: Look) -> None:

@@ -16,7 +16,7 @@ from kernel.redriving import RedriveKind
 from kernel.testing import Harness
 from tenancy import Database
 from tests.kernel.testing.plays import play
-from tests.support.blobs import PurgedMeanwhile
+from tests.support.blobs import PurgedMeanwhile, Shelf
 from tests.support.looking import Look
 from tests.support.stagehand import Make, Stagehand, finish, steps_of
 
@@ -259,6 +259,24 @@ async def test_whoever_signals_reads_no_output_of_the_stages_before(
     await finish(hand)
     assert len(await look("delete from tenantry.workflow_blobs where run_id = %s returning digest", run_id)) == 1
     assert (await hand.signal(run_id, "told", 1)).signalled
+
+
+async def test_a_harness_keeps_what_is_large_where_its_kernel_would(database: Database, look: Look) -> None:
+    shelf = Shelf()
+
+    async def body(ctx: StageContext[Any]) -> Any:
+        quoted = await ctx.step.run("quote", lambda: "more than ten")
+        await ctx.step.sleep("rest", "1m")
+        return {"quoted": quoted}
+
+    harness = Harness(play(body), database.transaction, blobs=shelf)
+    run = await harness.start("play", {})
+    assert await run.go() == "suspended"
+    await harness.advance("1h")
+    assert await run.output() == {"quoted": "more than ten"}
+    assert (await run.steps())["act", "quote"].result == "more than ten"
+    assert len(shelf.kept) == 2
+    assert await look("select digest from tenantry.workflow_blobs where tenant_id = %s", harness.tenant_id) == []
 
 
 REFERENCES = """

@@ -1,5 +1,6 @@
 """A worker among large payloads: many at once, results that were there before, and neighbours that have none."""
 
+import asyncio
 import json
 from collections import Counter
 from typing import Any
@@ -7,12 +8,14 @@ from uuid import UUID
 
 import psycopg
 
-from kernel import Registry, RunCreate, StageContext, StepSignal, stage, workflow
+from kernel import Kernel, Registry, RunCreate, StageContext, StepSignal, stage, workflow
 from kernel.queries.run_get import run_get
+from service.worker.ledger_writer import LedgerWriter, WriterHooks
 from tests.support import hosts
 from tests.support.arena import Arena
-from tests.support.blobs import lose
+from tests.support.blobs import Shelf, lose
 from tests.support.looking import Look
+from tests.support.stagehand import Stagehand
 from tests.support.workflows import HandWorker
 
 
@@ -32,6 +35,27 @@ async def test_many_large_results_at_once_are_all_written(ring: Arena, look: Loo
         run_id: f"{number:08}" for number, run_id in enumerate(run_ids)
     }
     await ring.assert_settled_once()
+
+
+async def test_a_replay_reads_where_its_workers_kernel_keeps(ring: Arena, tenant: UUID) -> None:
+    """What is not in the row was taken for lost, and failed its stage."""
+
+    async def body(ctx: StageContext[Any]) -> Any:
+        quoted = await ctx.step.run("quote", lambda: "more than ten")
+        await ctx.step.sleep("rest", "1m")
+        return quoted
+
+    hand = Stagehand(ring.database, tenant, body)
+    hand.kernel = Kernel(hand.registry, blobs=Shelf())
+    await hand.start()
+    assert (await hand.go()).stage_status == "SUSPENDED"
+    hand.clock.advance(minutes=2)
+    job = await hand.lease()
+    async with asyncio.TaskGroup() as tasks:
+        hooks = WriterHooks(lambda _tenant_id, _count: 0, lambda _tenant_id: None)
+        writer = LedgerWriter(hand.kernel, ring.database, hand.worker_id, hooks, tasks)
+        steps = {step.step_id: step for step in await writer.read_steps(tenant, job)}
+    assert (steps["quote"].result, steps["quote"].is_lost) == ('"more than ten"', False)
 
 
 async def _create(hand: HandWorker, number: int) -> UUID:
