@@ -67,6 +67,8 @@ async def _develop(plan: _Plan) -> int:
         database = await entered(stack, EmbeddedDatabase(directory))
         if database.pgbouncer_pid is None:
             tell(NO_PGBOUNCER)
+        for line in database.moved:
+            tell(line)
         key_file = directory / "dev-key"
         key = await _dev_key(database.urls, _read(key_file))
         _write_private(key_file, key)

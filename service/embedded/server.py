@@ -18,6 +18,8 @@ from psycopg import sql
 from service.embedded.account import Account
 from service.embedded.errors import EmbeddedError
 from service.embedded.pgbouncer import DATABASE, find_pgbouncer, start_pgbouncer
+from service.embedded.place import Place
+from service.embedded.ports import Ports
 from service.embedded.postgres import SUPERUSER, start_postgres
 
 LOGINS = ("tenantry_api", "tenantry_worker", "tenantry_dispatcher", "tenantry_admin")
@@ -38,8 +40,9 @@ class DatabaseUrls:
 class EmbeddedDatabase:
     """A context manager: a running, migrated database with its data under `directory`.
 
-    `urls`, `postgres_pid` and `pgbouncer_pid` (None without PgBouncer) are there once it is entered. Entering blocks
-    for some seconds: call it in a thread from a running loop.
+    `urls`, `postgres_pid`, `pgbouncer_pid` (None without PgBouncer) and `moved`, a line for each server that is not at
+    its port of last time, are there once it is entered. Entering blocks for some seconds: call it in a thread from a
+    running loop.
 
     Raises:
         EmbeddedError: something is missing or another process uses the directory.
@@ -48,6 +51,7 @@ class EmbeddedDatabase:
     urls: DatabaseUrls
     postgres_pid: int
     pgbouncer_pid: int | None
+    moved: tuple[str, ...]
 
     def __init__(self, directory: Path) -> None:
         """Name the state directory; it is made when the database is entered."""
@@ -79,7 +83,8 @@ class EmbeddedDatabase:
             )
             raise EmbeddedError(message)
         passwords = _passwords(directory / "passwords.json")
-        server, port = start_postgres(work, account, passwords[SUPERUSER])
+        place = Place(work, account, Ports(directory / "ports.json"))
+        server, port = start_postgres(place, passwords[SUPERUSER])
         stack.callback(server.stop)
         self.postgres_pid = server.process.pid
         direct = _url(SUPERUSER, passwords[SUPERUSER], port)
@@ -88,11 +93,12 @@ class EmbeddedDatabase:
         self.pgbouncer_pid, door = None, port
         binary = find_pgbouncer()
         if binary is not None:
-            bouncer, door = start_pgbouncer(binary, work, account, port, logins)
+            bouncer, door = start_pgbouncer(binary, place, port, logins)
             stack.callback(bouncer.stop)
             self.pgbouncer_pid = bouncer.process.pid
         api, worker, dispatcher, operator = (_url(login, password, door) for login, password in logins.items())
         self.urls = DatabaseUrls(api, worker, dispatcher, operator, direct)
+        self.moved = tuple(place.ports.moved)
 
 
 def state_directory() -> Path:

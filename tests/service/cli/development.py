@@ -86,7 +86,7 @@ def start(state: Path, project: Path) -> Development:
     """Start `tenantry dev` with its data in `state`, and wait until it is ready."""
     environment = {
         "XDG_STATE_HOME": str(state),
-        "PYTHONPATH": str(project),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(project), os.environ.get("PYTHONPATH")])),
         "TENANTRY_WORKFLOWS": "flows:registry",
         "PYTHONDONTWRITEBYTECODE": "1",
     }

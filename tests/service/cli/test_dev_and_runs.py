@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
@@ -277,11 +278,18 @@ def test_a_change_of_the_code_is_served_and_a_broken_one_waits_for_the_next(deve
     assert development.tenantry("run", "watch", run["id"], "--json").json["output"] == 15
 
 
-def test_a_stop_is_graceful_and_the_next_start_has_data_and_key(development: Development, state: Path) -> None:
+def test_a_stop_is_graceful_and_the_next_start_has_data_key_and_a_word_on_a_port_that_is_gone(
+    development: Development, state: Path
+) -> None:
     assert development.process.stop(signal.SIGINT) == 0, development.process.output
     assert not answers(f"{development.settings['API_URL']}/healthz")
-    again = start(state, development.project)
+    door = urlsplit(development.settings["DATABASE_URL"]).port
+    assert door is not None
+    with socket.create_server(("127.0.0.1", door)):
+        again = start(state, development.project)
     with again.process:
+        assert urlsplit(again.settings["DATABASE_URL"]).port != door
+        assert f"Port {door}, where " in again.process.output
         assert again.settings["API_KEY"] == development.settings["API_KEY"]
         assert again.tenantry("run", "list", "--workflow", "doubling", "--json").json != []
         assert again.process.stop(signal.SIGTERM) == 0

@@ -32,7 +32,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def test_data_and_passwords_outlive_a_stop() -> None:
+def test_data_and_addresses_outlive_a_stop() -> None:
     with temporary_directory() as directory:
         with EmbeddedDatabase(directory) as first:
             urls = first.urls
@@ -42,7 +42,8 @@ def test_data_and_passwords_outlive_a_stop() -> None:
         assert not [pid for pid in pids if is_alive(pid)]
         with EmbeddedDatabase(directory) as second, psycopg.connect(second.urls.direct) as connection:
             assert connection.execute("select answer from kept").fetchone() == (42,)
-            with psycopg.connect(second.urls.worker) as worker:
+            assert (second.urls, second.moved) == (urls, ())
+            with psycopg.connect(urls.worker) as worker:
                 assert worker.execute("select session_user").fetchone() == ("tenantry_worker",)
     assert not directory.exists()
 
