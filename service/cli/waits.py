@@ -6,9 +6,9 @@ from typing import Annotated
 import httpx
 import typer
 
-from kernel.execution.durations import parse_duration
 from service.cli.output import Json, print_json, tell
 from service.cli.refusals import CommandError
+from service.cli.words import seconds_of
 
 ASK_AGAIN_S = 0.2
 ANSWER_WITHIN_S = 5.0
@@ -22,7 +22,7 @@ def wait(
 ) -> None:
     """Wait until every URL has answered with a 2xx, one after the other; 1 when one of them has not in time."""
     try:
-        timeout_s = parse_duration(timeout)
+        timeout_s = seconds_of(timeout)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--timeout") from None
     asyncio.run(await_answers(urls, timeout_s))

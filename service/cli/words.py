@@ -1,10 +1,30 @@
 """How the command line says things: durations, points in time, and text that comes from outside."""
 
+import re
 from datetime import UTC, datetime
 from typing import Final
 
 # C0 but for tab and line feed, DEL, and C1: what a terminal may take for a command.
 _CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
+
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+_LENGTH: Final = re.compile(r"([0-9]{1,12})(ms|s|m|h|d)")
+
+
+def seconds_of(text: str) -> float:
+    """Return the seconds of `250ms`, `30s`, `5m`, `24h` or `7d`.
+
+    It is what the kernel reads too, which a command that only asks a server would load for nothing else.
+
+    Raises:
+        ValueError: the text is of no such form.
+    """
+    match = _LENGTH.fullmatch(text)
+    if match is None:
+        message = f"{text!r} is no duration; write one such as '250ms' '30s' '5m' '24h' '7d'"
+        raise ValueError(message)
+    number, unit = match.groups()
+    return int(number) * _UNITS[unit]
 
 
 def duration(seconds: float) -> str:

@@ -43,6 +43,8 @@ def test_what_is_listed_of_a_branch_is_what_it_says_itself(name: str) -> None:
         ("run", "show", RUN),
         ("run", "watch", RUN),
         ("run", "logs", RUN, "--follow"),
+        ("run", "signal", RUN, "stage", "step", "--payload", "1"),
+        ("wait", "http://127.0.0.1:1/", "--timeout", "1ms"),
     ],
     ids=" ".join,
 )
