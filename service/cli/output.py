@@ -62,6 +62,12 @@ def tell(line: str) -> None:
     sys.stderr.flush()
 
 
+def print_line(line: str) -> None:
+    """Print an answer that is a sentence."""
+    sys.stdout.write(f"{printable(line)}\n")
+    sys.stdout.flush()
+
+
 def print_json(value: object) -> None:
     """Print the document; ids as text, times in RFC 3339 with `Z`."""
     sys.stdout.write(_document(value))

@@ -13,7 +13,17 @@ import typer
 from service.cli import run_logs, waterfall
 from service.cli.asking import RunId, ask, plain_id
 from service.cli.client import ApiClient
-from service.cli.output import Json, console, print_fields, print_json, print_payload, print_table, tell, wait_of
+from service.cli.output import (
+    Json,
+    console,
+    print_fields,
+    print_json,
+    print_line,
+    print_payload,
+    print_table,
+    tell,
+    wait_of,
+)
 from service.cli.watching import watch_run
 
 app = typer.Typer(
@@ -194,8 +204,14 @@ def signal(
     answer = ask(lambda client: client.post(f"/v1/runs/{run_id}/signals", body))
     if json:
         print_json(answer)
+    elif answer["already_completed"]:
+        print_line(f"Step {step} of stage {stage} had its signal already: the payload of the first one stays.")
     else:
-        print_fields(answer)
+        # Whether it waits already cannot be told: a key may only be good for signals, and the stage moves on meanwhile.
+        print_line(
+            f"Step {step} of stage {stage} has its signal: if the stage waits for it, it goes on now; if not yet, the"
+            " payload is kept until it asks."
+        )
 
 
 def _written_in(run: Mapping[str, Any]) -> float:

@@ -205,6 +205,18 @@ def test_a_waiting_run_is_shown_and_signalled(development: Development, tmp_path
     assert tenantry("run", "signal", run, "ask", "approve", "--payload", "null").status == 1
 
 
+def test_a_person_is_told_in_words_what_became_of_a_signal(development: Development) -> None:
+    tenantry = development.tenantry
+    run = tenantry("run", "start", "talking", "--input", "1", "--json").json["id"]
+    signal = ("run", "signal", run, "first", "later", "--payload", "1")
+    sent, again = tenantry(*signal), tenantry(*signal)
+    assert (sent.status, again.status) == (0, 0)
+    assert sent.out.startswith("Step later of stage first has its signal: if the stage waits for it, it goes on now; ")
+    assert again.out == "Step later of stage first had its signal already: the payload of the first one stays.\n"
+    assert tenantry(*signal, "--json").json == {"signalled": True, "already_completed": True}
+    tenantry("run", "cancel", run)
+
+
 def test_input_comes_from_a_file_or_from_stdin(development: Development, tmp_path: Path) -> None:
     (tmp_path / "input.json").write_text("3")
     run = development.tenantry("run", "start", "doubling", "--input", f"@{tmp_path}/input.json", "--json").json

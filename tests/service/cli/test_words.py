@@ -11,7 +11,9 @@ def test_a_length_of_time_is_what_the_kernel_takes_it_for(text: str) -> None:
     assert seconds_of(text) == parse_duration(text)
 
 
-@pytest.mark.parametrize("text", ["", "5", "soon", "-5s", "1.5s", "42m30s", "5 s", "5S", "1e3s", "٥s", "9" * 13 + "s"])
+@pytest.mark.parametrize(
+    "text", ["", "5", "soon", "-5s", "1.5s", "42m30s", "5 s", "5S", "1e3s", "\u0665s", "9" * 13 + "s"]
+)
 def test_what_the_kernel_does_not_take_for_one_is_refused(text: str) -> None:
     for read in (seconds_of, parse_duration):
         with pytest.raises(ValueError, match="is no duration"):
