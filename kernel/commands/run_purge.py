@@ -51,5 +51,10 @@ async def run_purge(command: RunPurge, tx: TenantTransaction, _scope: Scope) -> 
     )
     run_ids = [row["run_id"] for row in rows]
     if run_ids:
-        await tx.send([(SQL[name], {"run_ids": run_ids}) for name in (*CHILDREN, "delete_runs")])
+        await delete_runs(tx, run_ids)
     return RunsPurged(tuple(run_ids))
+
+
+async def delete_runs(tx: TenantTransaction, run_ids: Sequence[UUID]) -> None:
+    """Delete runs whose locks this transaction holds, with everything that belongs to them."""
+    await tx.send([(SQL[name], {"run_ids": list(run_ids)}) for name in (*CHILDREN, "delete_runs")])

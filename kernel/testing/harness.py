@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
-from typing import TypedDict
+from types import TracebackType
+from typing import Self, TypedDict
 from uuid import UUID, uuid4
 
 from typing_extensions import Unpack
@@ -11,10 +12,12 @@ from typing_extensions import Unpack
 from kernel.blobs import POSTGRES_BLOBS, BlobStore
 from kernel.command import KernelLimits
 from kernel.commands.run_create import RunCreate
+from kernel.commands.run_purge import delete_runs
 from kernel.definition.registry import Registry
 from kernel.definition.workflow import Workflow
 from kernel.execution.durations import Duration, parse_duration
 from kernel.kernel import Kernel, TransactionProvider
+from kernel.locking import lock_run
 from kernel.testing.kills import Kill, When
 from kernel.testing.run import HarnessRun
 from kernel.testing.session import Session
@@ -34,6 +37,9 @@ class StartOptions(TypedDict, total=False):
 
 class Harness:
     """Runs workflows of a registry for one tenant, in a test, in transactions of the database that is given.
+
+    An async context manager: at its end the runs that it started are gone, as `close` says. Where the test has failed
+    and they cannot be had either, the test's error is raised, with a note.
 
     `transactions` opens one for a tenant: `Database.transaction`. `tenant_id` is a fresh one unless given; all that is
     due in it is executed, so give a tenant to one harness at a time and let no worker serve it. `outcome_linger` is
@@ -56,6 +62,34 @@ class Harness:
         kernel = Kernel(registry, limits=limits, blobs=blobs)
         self._session = Session(kernel, tenant_id or uuid4(), transactions, linger_s)
         self._run_ids: list[UUID] = []
+        self._created: list[UUID] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        except Exception as failure:
+            if error is None:
+                raise
+            error.add_note(f"Runs of this harness are left in the database: {type(failure).__name__}: {failure}")
+
+    async def close(self) -> None:
+        """Take the runs that this harness created out of the database, whatever they were at; a repeat does nothing.
+
+        Their bodies under way are told that they are cancelled. Another's run that an idempotency key led to stays, and
+        so does all else of the tenant. A run that somebody holds is waited for.
+        """
+        while self._created:
+            run_id = self._created[-1]
+            self._session.abort(run_id)
+            async with self.transaction() as tx:
+                if await lock_run(tx, run_id) is not None:
+                    await delete_runs(tx, [run_id])
+            self._created.pop()
 
     @property
     def tenant_id(self) -> UUID:
@@ -85,6 +119,8 @@ class Harness:
         async with self.transaction() as tx:
             created = await self.kernel.dispatch(RunCreate(workflow_id, input, **options), tx)
         self._run_ids.append(created.run_id)
+        if not created.replayed:
+            self._created.append(created.run_id)
         return HarnessRun(self._session, created.run_id, workflow_id)
 
     # -- the clock ----------------------------------------------------------------------------------------------------
