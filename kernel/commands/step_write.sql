@@ -1,11 +1,12 @@
 -- name: write
--- Claims, outcomes, polls and ends of steps, for many executions in one statement. The function's text (migrations, 0004)
--- says what each op needs and does; it locks the runs first and decides in later statements.
+-- Claims, outcomes, polls and ends of steps, for many executions in one statement. The function's text (migrations, 0018)
+-- says what each op needs and does; it locks the runs first and decides in later statements. Rows come of the ops only that
+-- did not end as they were to; of claims and outcomes, that is: all others have one.
 select
   answer.n, answer.verdict, answer.run_status, answer.kind, answer.status, answer.attempt, answer.failures,
   answer.stage_attempt, answer.seq, answer.is_reclaim, answer.lease_expires_at, answer.due_at, answer.deadline_at,
   answer.external_key, answer.result, answer.error, answer.error_type, answer.now
-from tenantry.step_ledger_v1(:tenant_id::uuid, :ops::text::json, :wait::boolean) as answer
+from tenantry.step_ledger_v2(:tenant_id::uuid, :ops::text::json, :wait::boolean) as answer
 
 -- name: ledger
 -- Every step of one stage: what a replay answers from.

@@ -24,7 +24,7 @@ OpName: TypeAlias = Literal["outcome", "claim", "open", "poll", "resolve"]
 class StepOp:
     """One move of one step, under the lease of its stage.
 
-    `values` are those that `tenantry.step_ledger_v1` reads for the op; durations are seconds, from the database's now.
+    `values` are those that `tenantry.step_ledger_v2` reads for the op; durations are seconds, from the database's now.
     """
 
     op: OpName
@@ -37,8 +37,9 @@ class StepOp:
 class StepRow:
     """A step as the ledger holds it; `result` is JSON text. `now` is the database's clock when it was read.
 
-    `is_lost`: it is completed, and its result is in the blob store no more. `lapses`: how often in a row its lease had
-    run out before its function could begin, in a row that `Ledger.read` returned.
+    A step that was claimed just now and that nobody had before has neither that nor its lease's end. `is_lost`: it is
+    completed, and its result is in the blob store no more. `lapses`: how often in a row its lease had run out before
+    its function could begin, in a row that `Ledger.read` returned.
     """
 
     step_id: str
@@ -56,7 +57,7 @@ class StepRow:
     result: str | None
     error: str | None
     error_type: str | None
-    now: datetime
+    now: datetime | None
     is_lost: bool = False
     lapses: int = 0
 

@@ -198,6 +198,7 @@ class StepExecution:
     def now(self, row: StepRow) -> datetime:
         """Return the database's clock: as the row was read, and what has passed here since, for one read earlier."""
         passed_s = monotonic() - self._rows_at if self._rows and self._rows.get(row.step_id) is row else 0.0
+        assert row.now is not None, "a claim that was just made is not asked for the time"
         return row.now + timedelta(seconds=passed_s)
 
     def op(self, op: Any, use: StepUse, **values: Any) -> StepOp:
