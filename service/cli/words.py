@@ -4,8 +4,12 @@ import re
 from datetime import UTC, datetime
 from typing import Final
 
-# C0 but for tab and line feed, DEL, and C1: what a terminal may take for a command.
-_CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
+# C0 but for tab and line feed, DEL, and C1: what a terminal may take for a command. What turns the direction of writing
+# around goes on behind the text that has it.
+_CONTROLS: Final = {
+    **{code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))},
+    **{code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))},
+}
 
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _LENGTH: Final = re.compile(r"([0-9]{1,12})(ms|s|m|h|d)")

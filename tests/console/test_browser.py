@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
+from psycopg.types.json import Json
 
 from tests.support.console import HOSTILE, Stand
 
@@ -364,3 +365,78 @@ def test_pages_do_not_jump_when_they_bring_themselves_up_to_date(desk: Any) -> N
     assert page.evaluate("window.shift") < 0.05
     # Who had a place in the page keeps it.
     assert page.evaluate("document.activeElement.textContent") == "Approval and payment"
+
+
+LONG = "x" * 255
+TURNED = "\u202edesrever si siht"
+# What bodies may say: what never breaks, what is markup, what turns around what follows it, what needs more than a character.
+SAYINGS = (LONG, HOSTILE, TURNED, "\U0001f9e8" * 90, "a\u0301" * 120, "one\ntwo\r\n\tthree", "Z" * 4_000)
+
+
+def say_everything(stand: Stand, tenant_id: Any, run_id: str) -> None:
+    """Have the body of a run's stage say everything that texts may be, wherever it may say something."""
+    with psycopg.connect(stand.urls.direct, autocommit=True) as root, root.cursor() as cursor:
+        for number, saying in enumerate(SAYINGS):
+            of_run = {
+                "tenant": tenant_id,
+                "run": run_id,
+                "n": number,
+                "saying": saying,
+                "short": saying[:255],
+                "json": Json(saying),
+            }
+            cursor.execute(
+                "insert into tenantry.workflow_logs (tenant_id, run_id, stage_id, attempt, level, message, fields)"
+                " values (%(tenant)s, %(run)s, 'say', 2, 'error', %(saying)s, json_build_object(%(short)s::text, %(json)s::json))",
+                of_run,
+            )
+            cursor.execute(
+                "insert into tenantry.workflow_annotations (tenant_id, run_id, stage_id, attempt, key, value, payload)"
+                " values (%(tenant)s, %(run)s, 'say', 2, %(short)s, %(json)s, json_build_object(%(short)s::text, %(json)s::json))",
+                of_run,
+            )
+            cursor.execute(
+                "insert into tenantry.workflow_steps (tenant_id, run_id, stage_id, step_id, seq, kind, status, attempt, error,"
+                " created_at, completed_at) values (%(tenant)s, %(run)s, 'say', %(short)s, 100 + %(n)s, 'run', 'failed', 3,"
+                " %(saying)s, now(), now() + interval '9 s')",
+                of_run,
+            )
+            cursor.execute(
+                "insert into tenantry.spans (tenant_id, run_id, start_time, span_id, parent_span_id, trace_id, name, kind, end_time,"
+                " status, attributes) values (%(tenant)s, %(run)s, now() + %(n)s * interval '1 s', 's' || %(n)s,"
+                " case when %(n)s > 0 then 's' || (%(n)s - 1) end, repeat('f', 32), %(short)s, 'INTERNAL',"
+                " now() + 9 * interval '1 s', 'ERROR', json_build_object('error.type', %(short)s::text, %(short)s::text, %(json)s::json,"
+                " 'tenantry.op', 'step.run', 'tenantry.stage', 'say', 'tenantry.step', %(short)s::text, 'tenantry.step.attempt', 2))",
+                of_run,
+            )
+
+
+def test_whatever_bodies_say_can_be_read_on_a_phone(desk_of: Any, stand: Stand) -> None:
+    desk = desk_of(viewport={"width": PHONE, "height": 844})
+    run = desk.start(input={"fail": "\n".join(SAYINGS)})
+    desk.run(run, wait=20)
+    say_everything(stand, desk.tenant_id, run)
+    for below in ("", "/stage?id=say", "/steps", "/logs", "/events", "/annotations", "/trace"):
+        page = desk.open(f"/console/runs/{run}{below}")
+        page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+        check(page, f"{below} on a phone")
+        for width in (PHONE, 320):
+            page.set_viewport_size({"width": width, "height": 844})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, (below, width)
+            assert page.evaluate(CUT_OFF) == [], (below, width)
+        assert page.evaluate("window.pwned") is None
+        page.set_viewport_size({"width": PHONE, "height": 844})
+    assert desk.complaints == []
+
+
+def test_a_text_that_runs_from_right_to_left_turns_nothing_around_but_itself(desk: Any, stand: Stand) -> None:
+    run = desk.start()
+    desk.run(run, wait=20)
+    say_everything(stand, desk.tenant_id, run)
+    for below, row, text, following in (
+        ("/trace", ".span", ".name", ".kind"),
+        ("/logs", ".log tr", "td:last-child > :first-child", "td:last-child > .muted"),
+    ):
+        place = desk.open(f"/console/runs/{run}{below}").locator(row, has_text=TURNED).first
+        written, after = (place.locator(part).first.bounding_box() for part in (text, following))
+        assert written["x"] + written["width"] <= after["x"], below

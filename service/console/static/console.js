@@ -53,7 +53,7 @@ function offerCopies(within) {
 // Boxes that scroll are stops of the Tab key, as long as there is something to scroll to.
 
 function offerScrolling(within) {
-  for (const box of within.querySelectorAll("[role=region][tabindex]")) {
+  for (const box of within.querySelectorAll("[role=region][tabindex], pre")) {
     box.tabIndex = box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight ? 0 : -1;
   }
 }

@@ -55,6 +55,8 @@ def test_a_line_is_one_line_and_says_when_how_who_and_what() -> None:
         "2026-12-03 14:02:07.123Z warning pay#2  away\n    2026-12-03 forged \\x1b[2J  url=a b  tries=3  all=[1,null]"
     )
     assert render({**line, "attempt": 1, "message": "x", "fields": {}}).plain.endswith(" pay  x")
+    turned = render({**line, "message": "\u202edeid \u2067of it", "fields": {"url": "\u202e"}}).plain
+    assert turned.endswith("  \\u202edeid \\u2067of it  url=\\u202e")
 
 
 def test_lines_are_shown_whole_of_a_stage_or_the_first_of_them(development: Development) -> None:
