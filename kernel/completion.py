@@ -10,7 +10,7 @@ from kernel.changes import Changes
 from kernel.command import Scope, carry_out, check_transaction
 from kernel.commands.job_execute import JobExecute
 from kernel.commands.run_claim_pending import start_runs
-from kernel.errors import RunNotFoundError
+from kernel.errors import RateLimitedError, RunNotFoundError, TenantSuspendedError
 from kernel.locking import lock_run
 from kernel.opening import NO_LEASES
 from kernel.states import RunStatus
@@ -30,7 +30,8 @@ class RunCompletion:
     """How far a run came.
 
     `suspended`: all that is left of it waits for something outside. `incomplete`: it is not due or not served here, a
-    retry is to come later, a worker has one of its jobs, or `max_jobs` were executed.
+    retry is to come later, a worker has one of its jobs, the tenant is suspended or at its cap of running jobs, or
+    `max_jobs` were executed.
     """
 
     outcome: CompletionOutcome
@@ -60,7 +61,10 @@ async def run_to_completion(run_id: UUID, max_jobs: int, tx: TenantTransaction, 
             return RunCompletion("suspended" if await _is_suspended(run_id, tx) else "incomplete", processed)
         if processed >= max_jobs:
             return RunCompletion("incomplete", processed)
-        executed = await carry_out(JobExecute(run_id, jobs[0]["stage_id"]), tx, scope)
+        try:
+            executed = await carry_out(JobExecute(run_id, jobs[0]["stage_id"]), tx, scope)
+        except (TenantSuspendedError, RateLimitedError):
+            return RunCompletion("incomplete", processed)
         if executed.ghost and executed.ghost_reason != "orphan":
             return RunCompletion("incomplete", processed)
         processed += not executed.ghost

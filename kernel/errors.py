@@ -262,7 +262,7 @@ class SignalRefusedError(KernelError):
 
 
 class RateLimitedError(KernelError):
-    """The caller must try again after `retry_after_s`: the tenant's `limit` on creation is reached."""
+    """The caller must try again after `retry_after_s`: the tenant's `limit` is reached."""
 
     code = "rate_limited"
 

@@ -81,6 +81,8 @@ class Serverless:
 
         Raises:
             JobNotAvailableError: the stage has no job, or somebody has leased it.
+            TenantSuspendedError: the tenant is suspended.
+            RateLimitedError: as many of the tenant's jobs run as may.
         """
         async with self._execution(tenant_id) as who:
             async with who.transactions() as tx:

@@ -5,7 +5,7 @@ Every request carries the token that the application was made with; bodies and a
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import asdict
 from typing import Any, TypeVar
 from uuid import UUID
@@ -70,6 +70,7 @@ class ServerlessApp:
         """Answer one request; a mounting application's lifespan is its own affair."""
         if scope["type"] != "http":
             return
+        told: Mapping[str, str] = {}
         try:
             status, media_type, body = 200, "application/json", await self._answer(scope, receive)
         except asyncio.CancelledError:
@@ -78,7 +79,9 @@ class ServerlessApp:
             request_id = str(uuid.uuid4())
             problem = problem_of(error, request_id)
             status, media_type, body = problem.status, MEDIA_TYPE, problem.body(request_id)
+            told = problem.headers
         headers = [(b"content-type", media_type.encode()), (b"cache-control", b"no-store")]
+        headers += [(name.lower().encode(), value.encode()) for name, value in told.items()]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 

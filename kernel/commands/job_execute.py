@@ -13,6 +13,7 @@ from typing import ClassVar, Literal
 from uuid import UUID, uuid4
 
 from kernel.blobs import with_inputs
+from kernel.capacity import admit_one, standing_call
 from kernel.changes import Changes
 from kernel.command import Command, Scope, handles
 from kernel.commands import job_claim
@@ -67,6 +68,8 @@ class JobExecute(Command[JobExecuted]):
 
     Raises:
         JobNotAvailableError: the stage has no job, or a worker has leased it.
+        TenantSuspendedError: the tenant is suspended.
+        RateLimitedError: as many of the tenant's jobs run as may.
         tenancy.TransactionAbortedError: in a caller's transaction, the body spoilt it with a statement of its own. A
             serialization failure or a deadlock that did so is raised itself.
     """
@@ -79,7 +82,7 @@ class JobExecute(Command[JobExecuted]):
 @handles(JobExecute)
 async def job_execute(command: JobExecute, tx: TenantTransaction, scope: Scope) -> JobExecuted:
     """Execute within the caller's transaction."""
-    return await execute_between(command, lambda: _still(tx), scope)
+    return await execute_between(command, lambda: _still(tx), scope, is_seen=False)
 
 
 @asynccontextmanager
@@ -89,12 +92,14 @@ async def _still(tx: TenantTransaction) -> AsyncGenerator[TenantTransaction]:
     yield tx
 
 
-async def execute_between(command: JobExecute, transactions: Transactions, scope: Scope) -> JobExecuted:
-    """Claim and begin in one transaction, run the body outside, settle in another."""
+async def execute_between(
+    command: JobExecute, transactions: Transactions, scope: Scope, *, is_seen: bool = True
+) -> JobExecuted:
+    """Claim and begin in one transaction, run the body outside, settle in another; `is_seen` as in `claim_named`."""
     worker_id = f"execute-{uuid4()}"
     async with transactions() as tx:
         tenant_id = tx.tenant_id
-        job = await claim_named(command, worker_id, tx, scope)
+        job = await claim_named(command, worker_id, tx, scope, is_seen=is_seen)
     if isinstance(job, GhostJob):
         return unexecuted(job)
     return await execute_leased(job, Execution(worker_id, tenant_id, transactions, scope))
@@ -176,11 +181,17 @@ class _Ledger:
             return await read_steps(tx, self.job.run_id, self.job.stage_id, self.scope.blobs)
 
 
-async def claim_named(command: JobExecute, worker_id: str, tx: TenantTransaction, scope: Scope) -> LeasedJob | GhostJob:
+async def claim_named(
+    command: JobExecute, worker_id: str, tx: TenantTransaction, scope: Scope, *, is_seen: bool = True
+) -> LeasedJob | GhostJob:
     """Lock the run, then look at its job in a later statement, and lease it, due or not.
+
+    `is_seen`: others see the lease while the body runs, the transaction being over by then. With a cap of the tenant's
+    on running jobs its claim lock is taken then, last of all, and waited for.
 
     Raises:
         JobNotAvailableError: the stage has no job, or a worker has leased it.
+        TenantSuspendedError, RateLimitedError: the tenant's standing, or its cap, admits no job now.
     """
     run = await lock_run(tx, command.run_id)
     if run is None:
@@ -188,13 +199,16 @@ async def claim_named(command: JobExecute, worker_id: str, tx: TenantTransaction
         changes.drop_job(command.run_id, command.stage_id)
         await changes.write(tx)
         return GhostJob(command.run_id, command.stage_id, "orphan")
-    row = await tx.fetch_one(job_claim.SQL["queued"], run_id=command.run_id, stage_id=command.stage_id)
+    named = {"run_id": command.run_id, "stage_id": command.stage_id}
+    queued, (standing,) = await tx.fetch_batch([(job_claim.SQL["queued"], named), standing_call()])
+    row = queued[0] if queued else None
     if row is None or row["job_status"] != JobStatus.PENDING:
         if run.status is RunStatus.PENDING:
             return GhostJob(command.run_id, command.stage_id, "race")
         if run.status is not RunStatus.RUNNING:
             return GhostJob(command.run_id, command.stage_id, "orphan")
         raise JobNotAvailableError(command.run_id, command.stage_id)
+    await admit_one(standing, tx, is_seen=is_seen)
     changes = Changes()
     (row,) = await with_inputs(scope.blobs, tx, [row])
     stages = (await load_stages(tx, [run.run_id], scope.blobs))[run.run_id]

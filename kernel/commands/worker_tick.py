@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from kernel.blobs import with_inputs
+from kernel.capacity import room_for, standing_call
 from kernel.changes import Changes
 from kernel.command import Command, Scope, handles
 from kernel.commands import job_claim, lease_reap_stale, run_claim_pending
@@ -20,9 +21,8 @@ from kernel.draft import RunDraft
 from kernel.jobs import LeasedJob
 from kernel.lanes import EVERYWHERE, NOTHING_SEEN, Look, Sight
 from kernel.opening import LeaseBudget
-from tenancy import Call, Row, TenantTransaction, load_sql
+from tenancy import Call, Row, TenantTransaction
 
-SQL = load_sql(__file__)
 REAP_LIMIT = 100
 NO_ANSWERS: Mapping[str, Sequence[Row]] = {"runs_due": (), "jobs_due": (), "lapsed": (), "jobs": (), "runs": ()}
 
@@ -77,7 +77,7 @@ async def worker_tick(command: WorkerTick, tx: TenantTransaction, scope: Scope) 
     standing = answers["standing"][0]
     changes = Changes()
     reaped = await lease_reap_stale.reap(answers["lapsed"], changes, tx, scope) if command.reap else LeasesReaped(0, 0)
-    allowed = await _allowed(command, standing, tx) if is_serving else 0
+    allowed = await room_for(command.limit, standing, tx) if is_serving else 0
     budget = LeaseBudget(command.worker_id, allowed, scope.limits.replay_margin)
     resumed: list[RunDraft] = []
     ghosts: tuple[GhostJob, ...] = ()
@@ -106,7 +106,7 @@ async def worker_tick(command: WorkerTick, tx: TenantTransaction, scope: Scope) 
 
 def _calls(command: WorkerTick, scope: Scope, *, is_serving: bool) -> dict[str, Call]:
     """Return what the tick asks, in the order in which it is asked."""
-    calls: dict[str, Call] = {"standing": (SQL["standing"], {})}
+    calls: dict[str, Call] = {"standing": standing_call()}
     if command.promote:
         calls["runs_due"], calls["jobs_due"] = promotions()
     if command.reap:
@@ -116,17 +116,3 @@ def _calls(command: WorkerTick, scope: Scope, *, is_serving: bool) -> dict[str, 
     if is_serving and command.run_lanes.pairs != ():
         calls["runs"] = run_claim_pending.claim_call(scope.registry, command.limit, command.run_lanes)
     return calls
-
-
-async def _allowed(command: WorkerTick, standing: Row, tx: TenantTransaction) -> int:
-    """Return how many jobs may be leased now; with a cap, counted under the tenant's claim lock."""
-    if standing["status"] != "active":
-        return 0
-    if standing["running_jobs"] is None:
-        return command.limit
-    locked, running = await tx.fetch_batch([(SQL["lock_claim"], {}), (SQL["running"], {})])
-    if not locked or locked[0]["running_jobs"] is None:
-        return 0
-    cap: int = locked[0]["running_jobs"]
-    used: int = running[0]["running"]
-    return min(command.limit, cap - used)

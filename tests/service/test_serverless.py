@@ -25,6 +25,7 @@ from service.serverless import Serverless
 from service.serverless_app import ServerlessApp
 from tenancy import Database, DatabaseSettings
 from tests.support.environment import DatabaseUrls
+from tests.support.factories import limit_tenant, set_tenant_status
 from tests.support.waiting import until, until_someone_blocked
 from tests.support.workflows import REGISTRY as NUMBERS
 from tests.support.workflows import HandWorker
@@ -75,6 +76,29 @@ async def test_a_leased_job_is_not_taken(entry: Serverless, hand: HandWorker) ->
     await hand.tick()
     with pytest.raises(JobNotAvailableError):
         await entry.handle_job(hand.tenant_id, run_id, "first")
+
+
+async def test_a_named_job_of_a_suspended_tenant_or_beyond_its_cap_waits(
+    entry: Serverless, hand: HandWorker, superuser: psycopg.AsyncConnection
+) -> None:
+    run_ids = [await hand.create("single", n) for n in range(2)]
+    async with hand.transaction() as tx:
+        await hand.kernel.dispatch(RunClaimPending("hand"), tx)
+    job = {"tenant_id": str(hand.tenant_id), "run_id": str(run_ids[0]), "stage_id": "first"}
+    transport = httpx.ASGITransport(app=ServerlessApp(entry, TOKEN))
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://functions", headers=headers) as client:
+        await set_tenant_status(superuser, hand.tenant_id, "suspended")
+        refused = await client.post("/jobs", json=job)
+        assert (refused.status_code, refused.json()["code"]) == (403, "tenant_suspended")
+        await set_tenant_status(superuser, hand.tenant_id, "active")
+        await limit_tenant(superuser, hand.tenant_id, running_jobs=1)
+        (leased,) = await hand.tick()
+        job["run_id"] = str(next(run_id for run_id in run_ids if run_id != leased.run_id))
+        refused = await client.post("/jobs", json=job)
+        assert (refused.status_code, refused.headers["Retry-After"]) == (429, "1")
+        await hand.settle(leased)
+        assert (await client.post("/jobs", json=job)).json()["outcome"] == "completed"
 
 
 async def test_a_run_is_brought_to_its_end_in_one_transaction(entry: Serverless, hand: HandWorker) -> None:

@@ -11,6 +11,19 @@ from tenantry.tenant_limits as claim
 where claim.tenant_id = :tenant_id::uuid and claim.kind = 'claim'
 for no key update of claim skip locked
 
+-- name: await_claim
+-- The same, for one named job: whoever has the lock is claiming, and is waited for.
+select claim.running_jobs
+from tenantry.tenant_limits as claim
+where claim.tenant_id = :tenant_id::uuid and claim.kind = 'claim'
+for no key update of claim
+
+-- name: cap
+-- The cap as it is, unlocked: for a lease that nobody else will see.
+select claim.running_jobs
+from tenantry.tenant_limits as claim
+where claim.tenant_id = :tenant_id::uuid and claim.kind = 'claim'
+
 -- name: running
 -- How many jobs run now; a later statement than the lock, so it sees everything that an earlier claim committed.
 select count(*)::int as running
