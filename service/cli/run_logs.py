@@ -14,8 +14,7 @@ from rich.text import Text
 from service.cli.asking import RunId, ask, plain_id
 from service.cli.client import PAGE, ApiClient, ApiError
 from service.cli.output import Json, console, print_json, tell
-from service.cli.run_tree import Watched
-from service.cli.watching import follow
+from service.cli.watching import follow, remarks
 from service.cli.words import one_line, printable
 
 LIMIT: Final = 1000
@@ -99,7 +98,7 @@ class LogTail:
 def _follow(run_id: str, stage_id: str | None, *, quiet: bool) -> None:
     try:
         if quiet:
-            ask(lambda client: follow(client, run_id, _say_trouble))
+            ask(lambda client: follow(client, run_id, remarks()))
         else:
             ask(lambda client: _show_as_they_come(client, LogTail(client, run_id, stage_id)))
     except KeyboardInterrupt:
@@ -129,7 +128,7 @@ async def _show_as_they_come(client: ApiClient, tail: LogTail) -> None:
     try:
         async with asyncio.TaskGroup() as tasks:
             reading = tasks.create_task(keep_reading())
-            await follow(client, tail.run_id, _say_trouble)
+            await follow(client, tail.run_id, remarks())
             reading.cancel()
     except* ApiError as errors:
         failure = next(error for error in errors.exceptions if isinstance(error, ApiError))
@@ -137,11 +136,6 @@ async def _show_as_they_come(client: ApiClient, tail: LogTail) -> None:
         raise failure
     # Whoever sees that a run is over sees all that its bodies logged.
     _show(screen, await tail.read())
-
-
-def _say_trouble(watched: Watched) -> None:
-    if watched.trouble:
-        tell(watched.excuse)
 
 
 def _show(screen: Console, lines: list[dict[str, Any]]) -> None:

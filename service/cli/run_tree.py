@@ -29,7 +29,7 @@ Stage = Mapping[str, Any]
 class Watched:
     """A run as it was last seen, what its bodies said about their progress, and the stages its workflow has.
 
-    `trouble` says why it cannot be looked at just now.
+    `trouble` says why it cannot be looked at just now, `hint` why it has been waiting for a worker for a while.
     """
 
     run: dict[str, Any]
@@ -37,6 +37,7 @@ class Watched:
     progress: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     title: str = ""
     trouble: str = ""
+    hint: str = ""
 
     @property
     def is_over(self) -> bool:
@@ -83,8 +84,8 @@ def _parts(watched: Watched) -> Iterator[Tree | Text]:
     yield tree
     if run.get("error"):
         yield Text(one_line(run["error"]["message"]), style="red")
-    if watched.trouble:
-        yield Text(watched.excuse, style="yellow")
+    for remark in filter(None, (watched.excuse, watched.hint)):
+        yield Text(one_line(remark), style="yellow")
 
 
 def _row(stage: Stage, watched: Watched, width: int) -> Text:

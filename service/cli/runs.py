@@ -24,6 +24,7 @@ from service.cli.output import (
     tell,
     wait_of,
 )
+from service.cli.reasons import reason_of
 from service.cli.watching import watch_run
 
 app = typer.Typer(
@@ -85,12 +86,16 @@ def show(run: RunId, *, json: Json = False) -> None:
         print_json(ask(lambda client: client.get_run(run_id)))
         return
 
-    async def look(client: ApiClient) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    async def look(client: ApiClient) -> tuple[dict[str, Any], list[dict[str, Any]], str]:
         found = await client.get_run(run_id)
-        return found, await client.pages(f"/v1/runs/{run_id}/steps", STEPS_SHOWN + 1) if found["stages"] else []
+        path = f"/v1/runs/{run_id}/steps"
+        its_steps = await client.pages(path, STEPS_SHOWN + 1) if found["stages"] else []
+        return found, its_steps, await reason_of(client, found)
 
-    found, its_steps = ask(look)
+    found, its_steps, reason = ask(look)
     _show(found, json=False)
+    if reason:
+        print_line(reason)
     if its_steps:
         _show_steps(its_steps[:STEPS_SHOWN])
     if len(its_steps) > STEPS_SHOWN:

@@ -4,6 +4,7 @@ Its present state is read first; the stream of its events, from there on, only s
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from rich.live import Live
 from service.cli import run_tree
 from service.cli.client import ApiClient, ApiError
 from service.cli.output import console, tell, wait_of
+from service.cli.reasons import LEFT_AFTER_S, may_wait, reason_of
 from service.cli.run_tree import Watched
 from service.cli.words import one_line
 
@@ -22,6 +24,8 @@ LOOK_PAUSE_S: Final = 0.2
 # A deploy or a restart of the API is waited for; what is away for longer is told as an error.
 PATIENCE_S: Final = 120.0
 RETRY_PAUSE_S: Final = 1.0
+# A run that no worker takes has no events: it is asked now and then what it waits for.
+WONDER_EVERY_S: Final = LEFT_AFTER_S
 Show = Callable[[Watched], None]
 
 
@@ -73,6 +77,8 @@ class _Following:
         self.watched.progress = {stage["stage_id"]: stage for stage in reported["data"]}
         self.last = max(self.last, reported["last_sequence"])
         self.watched.trouble = ""
+        if not may_wait(self.watched.run):
+            self.watched.hint = ""
 
     async def look_and_show(self) -> None:
         await self.look()
@@ -87,14 +93,15 @@ class _Following:
         failure: ApiError | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
-                looking = tasks.create_task(self._keep_looking())
+                beside = [tasks.create_task(self._keep_looking()), tasks.create_task(self._keep_wondering())]
                 async for event in self.client.events(self.run_id, self.last):
                     self.last = max(self.last, event.sequence)
                     if event.type == "stage:progress":
                         self._report(event.body)
                     else:
                         self.changed.set()
-                looking.cancel()
+                for task in beside:
+                    task.cancel()
         except* ApiError as errors:
             failure = next(error for error in errors.exceptions if isinstance(error, ApiError))
         if failure is not None:
@@ -106,6 +113,16 @@ class _Following:
             began = time.monotonic()
             await self.look_and_show()
             await asyncio.sleep(max(LOOK_PAUSE_S, 2 * (time.monotonic() - began)))
+
+    async def _keep_wondering(self) -> None:
+        while True:
+            await asyncio.sleep(WONDER_EVERY_S)
+            with contextlib.suppress(ApiError):
+                # That it is away is told by the stream.
+                reason = await reason_of(self.client, self.watched.run)
+                if reason != self.watched.hint:
+                    self.watched.hint = reason if may_wait(self.watched.run) else ""
+                    self.show(self.watched)
 
     def _report(self, event: Mapping[str, Any]) -> None:
         self.watched.progress[event["stage_id"]] = event.get("data") or {}
@@ -130,14 +147,30 @@ async def watch_run(client: ApiClient, run_id: str, *, quiet: bool = False) -> d
         with Live(console=screen, refresh_per_second=4, get_renderable=lambda: run_tree.render(seen)):
             return await follow(client, run_id, keep)
     told: dict[str, str] = {}
+    remark = remarks()
 
     def say(watched: Watched) -> None:
-        if watched.trouble:
-            tell(watched.excuse)
+        remark(watched)
         for line in [] if quiet else changes(watched, told):
             screen.print(line, markup=False, soft_wrap=True)
 
     return await follow(client, run_id, say)
+
+
+def remarks() -> Show:
+    """Return what tells, on stderr, why a run cannot be looked at, and once why it waits for a worker."""
+    hinted = ""
+
+    def remark(watched: Watched) -> None:
+        nonlocal hinted
+        if watched.trouble:
+            tell(watched.excuse)
+        if watched.hint != hinted:
+            hinted = watched.hint
+            if hinted:
+                tell(one_line(hinted))
+
+    return remark
 
 
 def changes(watched: Watched, told: dict[str, str]) -> list[str]:

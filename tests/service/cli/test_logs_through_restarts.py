@@ -2,19 +2,15 @@
 
 import asyncio
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from uuid import UUID
-
-import pytest
 
 from kernel import StageContext, stage, workflow
 from kernel.testing import Harness
-from service.tenants import create_key
 from tenancy import Database
+from tests.service.cli.serving import key_of, serving
 from tests.support.command_line import CommandLine
 from tests.support.environment import DatabaseUrls
-from tests.support.processes import Process, answers
+from tests.support.processes import Process
 from tests.support.system import free_port
 
 
@@ -25,29 +21,10 @@ async def talk(ctx: StageContext) -> None:
         await ctx.step.wait_for_signal(f"after-{word}", timeout="1d")
 
 
-@pytest.fixture
-async def key(database: Database, tenant: UUID) -> str:
-    async with database.transaction(tenant) as tx:
-        return str((await create_key(tx, name="follower"))["key"])
-
-
-@contextmanager
-def serving(urls: DatabaseUrls, port: int) -> Iterator[Process]:
-    """An API process on the port, once it is ready."""
-    environment = {
-        **urls.environment("api"),
-        "TENANTRY_WORKFLOWS": "tests.support.workflows:REGISTRY",
-        "TENANTRY_PORT": str(port),
-    }
-    with Process("api", environment=environment) as api:
-        api.until(lambda: answers(f"http://127.0.0.1:{port}/readyz"))
-        yield api
-
-
 async def test_lines_are_followed_through_a_kill_and_a_stop_of_the_api(
-    database: Database, database_urls: DatabaseUrls, tenant: UUID, key: str
+    database: Database, database_urls: DatabaseUrls, tenant: UUID
 ) -> None:
-    port = free_port()
+    port, key = free_port(), await key_of(database, tenant)
     harness = Harness(workflow("talking", input=dict).pipe(talk).build(), database.transaction, tenant_id=tenant)
     run = await harness.start("talking", {})
     assert await run.go() == "suspended"
