@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
-from kernel.queries.job_list import JobView, job_list
+from kernel.queries.job_list import JobView, job_list, worker_list
 from kernel.queries.queue_get import Standing
 from kernel.queries.run_annotations import run_annotations
 from kernel.queries.run_events import EventView, run_events, run_last_events
@@ -106,6 +106,7 @@ async def read_run(visit: Visit, tx: TenantTransaction, run_id: UUID, portion: P
         served=served_pairs(visit.api.registry),
         now=now,
         stale_after=visit.api.settings.stale_lease_threshold,
+        is_at_work=await _is_at_work(tx, run, jobs),
     )
     annotations = await run_annotations(
         tx, run_id, limit=portion.annotations, stage_id=portion.stage_id, most_length=MOST_READ
@@ -151,10 +152,20 @@ def leases_of(jobs: Iterable[JobView]) -> dict[str, datetime]:
 
 async def _standing(tx: TenantTransaction, run: RunView, jobs: Sequence[JobView]) -> Standing:
     """Return how the tenant stands, counted only where something of the run is in line."""
-    is_in_line = run.summary.status is RunStatus.PENDING or any(job.status is JobStatus.PENDING for job in jobs)
-    tenant = await tenant_get(tx) if is_in_line else None
+    tenant = await tenant_get(tx) if _is_in_line(run, jobs) else None
     if tenant is None:
         return Standing(is_suspended=False, is_at_cap=False)
     cap = tenant.limits.running_jobs
     is_at_cap = cap is not None and (await tenant_usage(tx)).running_jobs >= cap
     return Standing(is_suspended=tenant.status != "active", is_at_cap=is_at_cap)
+
+
+async def _is_at_work(tx: TenantTransaction, run: RunView, jobs: Sequence[JobView]) -> bool:
+    """Whether a worker has a job of the run's workflow, asked only where something of the run is in line."""
+    if not _is_in_line(run, jobs):
+        return False
+    return any(run.summary.workflow_id in worker.workflows for worker in await worker_list(tx))
+
+
+def _is_in_line(run: RunView, jobs: Sequence[JobView]) -> bool:
+    return run.summary.status is RunStatus.PENDING or any(job.status is JobStatus.PENDING for job in jobs)

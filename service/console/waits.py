@@ -9,10 +9,12 @@ from kernel.queries.job_list import JobView
 from kernel.queries.queue_get import Standing, WaitReason, reason_of
 from kernel.queries.run_get import RunView, StageView
 from kernel.states import JobStatus, RunStatus, StageStatus
-from service.console.words import REASONS
+from service.console.words import LEFT, REASONS
 
 # A lease that has not been heard of for this share of its threshold is worth a word.
 SILENT_SHARE: Final = 3
+# Workers look for what is due many times a second; what has been due for so long is left by all of them.
+LEFT_AFTER: Final = timedelta(seconds=10)
 STEP_WORDS: Final[Mapping[str, str]] = {
     "signal": "waits for a signal",
     "sleep": "sleeps",
@@ -36,12 +38,16 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a run's waits depend on beside itself: the tenant, what is served here, and the clock."""
+    """What a run's waits depend on beside itself: the tenant, what is served here, and the clock.
+
+    `is_at_work`: somebody has a job of the tenant's in this workflow under a lease.
+    """
 
     standing: Standing
     served: Container[tuple[str, str]]
     now: datetime
     stale_after: timedelta
+    is_at_work: bool
 
 
 def waits_of(run: RunView, jobs: Sequence[JobView], names: Mapping[str, str], around: Surroundings) -> tuple[Wait, ...]:
@@ -56,7 +62,7 @@ def waits_of(run: RunView, jobs: Sequence[JobView], names: Mapping[str, str], ar
         }
         reason = reason_of(entry, around.standing, around.served)
         until = summary.run_at if reason is WaitReason.RUN_AT else None
-        return (Wait("The run", REASONS[reason], until=until),)
+        return (Wait("The run", _words(reason, summary.run_at, around), until=until),)
     if summary.status is not RunStatus.RUNNING:
         return ()
     by_stage = {job.stage_id: job for job in jobs}
@@ -76,10 +82,16 @@ def _wait_of(stage: StageView, job: JobView | None, names: Mapping[str, str], ar
         return None
     entry = {"workflow_id": job.workflow_id, "version": job.version, "is_early": job.is_early, "is_job": True}
     reason = reason_of(entry, around.standing, around.served)
-    text = REASONS[reason]
+    text = _words(reason, job.available_at, around)
     if reason is WaitReason.BACKOFF:
         text = f"Attempt {job.attempt} of {stage.max_attempts} failed; the next one follows after a pause."
     return Wait(name, text, stage.stage_id, until=job.available_at if job.is_early else None)
+
+
+def _words(reason: WaitReason, due_at: datetime, around: Surroundings) -> str:
+    """Return the reason in words; of what is in line, whether there is anybody who would take it."""
+    is_left = not around.is_at_work and around.now - due_at >= LEFT_AFTER
+    return LEFT if reason is WaitReason.PRIORITY and is_left else REASONS[reason]
 
 
 def _suspension(stage: StageView, job: JobView | None, name: str) -> Wait | None:

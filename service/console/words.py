@@ -31,6 +31,7 @@ REASONS: Final[Mapping[WaitReason, str]] = {
     WaitReason.TENANT_CAP: "As many jobs run as the tenant may have at once.",
     WaitReason.PRIORITY: "It is in line and due: the next free worker takes it.",
 }
+LEFT: Final = "It is due, and no worker takes it: is one up that serves this version, or are all of them busy?"
 
 
 def duration(seconds: float | None) -> str:
