@@ -11,6 +11,7 @@ from typing import ClassVar
 from uuid import UUID
 
 from kernel.blobs import PAYLOAD_LOST
+from kernel.capacity import room_for, standing_call
 from kernel.changes import Changes
 from kernel.command import Command, Scope, handles
 from kernel.definition.registry import Registry
@@ -52,7 +53,10 @@ class JobsClaimed:
 
 @dataclass(frozen=True, slots=True)
 class JobClaim(Command[JobsClaimed]):
-    """Lease up to `limit` ready jobs of this tenant to `worker_id`. Never waits for a row."""
+    """Lease up to `limit` ready jobs of this tenant to `worker_id`. Never waits for a row.
+
+    Of a tenant that is suspended, or at its cap of running jobs, none is leased.
+    """
 
     name: ClassVar[str] = "job.claim"
     worker_id: str
@@ -64,10 +68,13 @@ async def job_claim(command: JobClaim, tx: TenantTransaction, scope: Scope) -> J
     """Lock, look, lease."""
     if not scope.registry.served:
         return JobsClaimed(())
-    (rows,) = await tx.fetch_batch([claim_call(scope.registry, command.limit)])
+    (standing,), rows = await tx.fetch_batch([standing_call(), claim_call(scope.registry, command.limit)])
+    allowed = await room_for(command.limit, standing, tx)
+    if allowed <= 0:
+        return JobsClaimed(())
     changes = Changes()
-    leases = LeaseBudget(command.worker_id, command.limit, scope.limits.replay_margin)
-    drafts, ghosts = await lease_jobs(rows, leases, changes, tx, scope)
+    leases = LeaseBudget(command.worker_id, allowed, scope.limits.replay_margin)
+    drafts, ghosts = await lease_jobs(rows[:allowed], leases, changes, tx, scope)
     await changes.write(tx)
     return JobsClaimed(leased_of(drafts), ghosts)
 

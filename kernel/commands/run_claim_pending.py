@@ -11,6 +11,7 @@ from uuid import UUID
 
 from kernel import payloads
 from kernel.blobs import PAYLOAD_LOST, with_inputs
+from kernel.capacity import standing_call
 from kernel.changes import Changes
 from kernel.command import Command, Scope, handles
 from kernel.commands.due_promote import promotions
@@ -67,9 +68,9 @@ async def run_claim_pending(command: RunClaimPending, tx: TenantTransaction, sco
     """Promote what came due, lock, check, start."""
     if not scope.registry.served:
         return RunsClaimed(())
-    calls: list[Call] = [*promotions(), (SQL["standing"], {}), claim_call(scope.registry, command.limit)]
-    *_, standing, rows = await tx.fetch_batch(calls)
-    if standing and standing[0]["status"] != "active":
+    calls: list[Call] = [*promotions(), standing_call(), claim_call(scope.registry, command.limit)]
+    *_, (standing,), rows = await tx.fetch_batch(calls)
+    if standing["status"] != "active":
         return RunsClaimed(())
     changes = Changes()
     pending = await with_inputs(scope.blobs, tx, rows)

@@ -6,9 +6,3 @@ select
   claimed.redrive_count, claimed.traceparent, claimed.tracestate, claimed.updated_at, claimed.now, claimed.input,
   claimed.config, claimed.available_at, claimed.rank, claimed.lane_workflow_id, claimed.lane_version, claimed.lane_priority
 from tenantry.claim_runs_v1(:tenant_id::uuid, :served::text::json, :limit::int) as claimed
-
--- name: standing
--- Whether runs of this tenant may be started.
-select tenant.status
-from tenantry.tenants as tenant
-where tenant.tenant_id = :tenant_id::uuid

@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass
 from typing import ClassVar
 
+from kernel.capacity import room_for, standing_call
 from kernel.changes import Changes
 from kernel.command import Command, Scope, handles
 from kernel.commands import job_claim
@@ -27,7 +28,10 @@ class SuspendedPolled:
 
 @dataclass(frozen=True, slots=True)
 class StagePollSuspended(Command[SuspendedPolled]):
-    """Lease up to `limit` due replays of this tenant to `worker_id`. Never waits for a row."""
+    """Lease up to `limit` due replays of this tenant to `worker_id`. Never waits for a row.
+
+    Of a tenant that is suspended, or at its cap of running jobs, none is leased.
+    """
 
     name: ClassVar[str] = "stage.poll_suspended"
     worker_id: str
@@ -40,9 +44,13 @@ async def stage_poll_suspended(command: StagePollSuspended, tx: TenantTransactio
     if not scope.registry.served:
         return SuspendedPolled(())
     served = json.dumps([{"workflow_id": w, "version": v} for w, v in scope.registry.served])
-    (rows,) = await tx.fetch_batch([(SQL["claim"], {"served": served, "limit": command.limit})])
+    claim = (SQL["claim"], {"served": served, "limit": command.limit})
+    (standing,), rows = await tx.fetch_batch([standing_call(), claim])
+    allowed = await room_for(command.limit, standing, tx)
+    if allowed <= 0:
+        return SuspendedPolled(())
     changes = Changes()
-    leases = LeaseBudget(command.worker_id, command.limit, scope.limits.replay_margin)
-    drafts, _ = await job_claim.lease_jobs(rows, leases, changes, tx, scope)
+    leases = LeaseBudget(command.worker_id, allowed, scope.limits.replay_margin)
+    drafts, _ = await job_claim.lease_jobs(rows[:allowed], leases, changes, tx, scope)
     await changes.write(tx)
     return SuspendedPolled(job_claim.leased_of(drafts))
