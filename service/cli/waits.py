@@ -15,7 +15,7 @@ ANSWER_WITHIN_S = 5.0
 
 
 def wait(
-    urls: Annotated[list[str], typer.Argument(metavar="URL...", help="Such as http://127.0.0.1:8000/readyz.")],
+    urls: Annotated[list[str], typer.Argument(metavar="URL", help="Such as http://127.0.0.1:8000/readyz.")],
     *,
     timeout: Annotated[str, typer.Option(help="How long at most, such as 60s or 5m.")] = "60s",
     json: Json = False,

@@ -33,8 +33,8 @@ async def test_lines_are_followed_through_a_kill_and_a_stop_of_the_api(
     command = ("run", "logs", str(run.run_id), "--follow")
     with serving(database_urls, port) as first, Process(*command, environment=environment) as follower:
 
-        def told(word: str, times: int = 1) -> None:
-            follower.until(lambda: follower.output.count(word) >= times)
+        def told(word: str) -> None:
+            follower.until(lambda: word in follower.output)
 
         await asyncio.to_thread(told, "alpha")
         first.kill()
@@ -45,7 +45,6 @@ async def test_lines_are_followed_through_a_kill_and_a_stop_of_the_api(
             # What was logged while nobody answered comes with the next answer.
             await asyncio.to_thread(told, "beta")
             assert second.stop(signal.SIGTERM) == 0
-            await asyncio.to_thread(told, "cannot be reached", 2)
             for word in ("beta", "gamma"):
                 await run.signal("talk", f"after-{word}")
                 await run.go()

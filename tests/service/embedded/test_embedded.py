@@ -84,6 +84,7 @@ def test_a_server_whose_owner_was_killed_is_ended_at_the_next_start() -> None:
         with EmbeddedDatabase(directory) as database:
             assert database.postgres_pid not in orphans
             assert not any(map(is_alive, orphans))
+            assert database.moved == (), "the ports that the orphans held are not another program's"
 
 
 def test_a_pid_file_that_names_a_stranger_is_no_reason_to_end_it(tmp_path: Path) -> None:
