@@ -5,7 +5,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from litestar.response import Response
 from litestar.types import Message, Scope
 
 from kernel import Kernel, KernelLimits, Registry
+from kernel.lanes import Pair
 from service.console import routes as console
 from service.console.engine import template_config
 from service.console.refusals import is_console, refusal_page
@@ -35,7 +36,7 @@ from service.http import (
 )
 from service.http.metrics import HttpMetrics
 from service.http.openapi import build_document, render_page
-from service.http.routing import Api
+from service.http.routing import Api, WorkDue
 from service.metrics import Exposition, engine
 from service.probes import ReadinessGate
 from service.problems import MEDIA_TYPE, problem_of
@@ -48,7 +49,7 @@ _SANE_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _log = logging.getLogger("tenantry.http")
 
 
-def create_app(settings: Settings, registry: Registry, work_due: Callable[[uuid.UUID], None] | None = None) -> Litestar:
+def create_app(settings: Settings, registry: Registry, work_due: WorkDue | None = None) -> Litestar:
     """Build the API. It opens its database when it starts and stays up, not ready, while that is away.
 
     Raises:
@@ -80,11 +81,11 @@ def request_id_of(scope: Scope) -> str:
     return str(found)
 
 
-def _tell_nobody(_tenant_id: uuid.UUID) -> None:
+def _tell_nobody(_tenant_id: uuid.UUID, _started: Pair | None) -> None:
     """Take no notice of new work: the workers are other processes."""
 
 
-def _build_api(settings: Settings, registry: Registry, work_due: Callable[[uuid.UUID], None]) -> Api:
+def _build_api(settings: Settings, registry: Registry, work_due: WorkDue) -> Api:
     database = Database(settings.api_database())
     has_operator = bool(settings.operator_token and settings.operator_database_url)
     limits = KernelLimits(

@@ -5,15 +5,14 @@ import contextlib
 import logging
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from uuid import UUID
+from collections.abc import Iterator
 
 import uvicorn
 from litestar import Litestar
 
 from kernel import Registry
 from service.app import create_app
-from service.http.routing import Api
+from service.http.routing import Api, WorkDue
 from service.listening import listen
 from service.memory import collect_rarely
 from service.probes import RECHECK_AFTER_S, NotReadyError, ReadinessGate
@@ -56,12 +55,12 @@ class ApiServer(uvicorn.Server):
 
 
 async def serve_api(
-    settings: Settings, registry: Registry, stop: asyncio.Event, work_due: Callable[[UUID], None] | None = None
+    settings: Settings, registry: Registry, stop: asyncio.Event, work_due: WorkDue | None = None
 ) -> None:
     """Serve until `stop` is set; login and schema are checked as soon as the database can be reached.
 
-    `work_due` is told of a tenant when work of its has been committed: a worker in the same process need not wait for
-    its poll.
+    `work_due` is told of a tenant, and of a new run's workflow and version, when work has been committed: a worker in
+    the same process need not wait for its poll.
 
     Raises:
         UnsafeRoleError: the login could pass row-level security by.

@@ -76,7 +76,7 @@ async def signal(visit: Visit) -> ASGIResponse:
         errors = {fault.pointer.removeprefix("/").partition("/")[0]: fault.message for fault in problem.errors}
         context = {"run_id": run_id, "given": given, "errors": errors, "error": problem.detail}
         return visit.show("signal.html", context, status=problem.status)
-    visit.api.work_due(tx.tenant_id)
+    visit.api.work_due(tx.tenant_id, None)
     done = "signalled-before" if signalled.already_completed else "signalled"
     if not visit.may(Scope.RUNS_READ):
         # Who may only signal is not led to a page that they may not see.

@@ -51,7 +51,7 @@ async def redrive(visit: Visit) -> ASGIResponse:
             run = await _existing(tx, run_id)
         context = {**_asked(visit, run), "problem": problem, "idempotency_key": form.text("idempotency_key")}
         return visit.show("redrive.html", context, status=problem.status)
-    visit.api.work_due(tx.tenant_id)
+    visit.api.work_due(tx.tenant_id, None)
     if not visit.may(Scope.RUNS_READ):
         return visit.show("started.html", {"run_id": run_id})
     return visit.lead_to(f"{RUNS}/{run_id}", done="redriven")

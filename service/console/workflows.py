@@ -94,7 +94,7 @@ async def start(visit: Visit) -> ASGIResponse:
         if problem.code in _UNREADABLE:
             raise
         return starting.show(visit, starting.sent(form, problem.errors), form=form, problem=problem)
-    visit.api.work_due(tx.tenant_id)
+    visit.api.run_due(tx.tenant_id, workflow.id, created.definition_version)
     if not visit.may(Scope.RUNS_READ):
         return visit.show("started.html", {"run_id": created.run_id})
     return visit.lead_to(f"{RUNS}/{created.run_id}", done="repeated" if created.replayed else "started")

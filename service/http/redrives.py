@@ -53,7 +53,7 @@ async def redrive_run(call: Call) -> ASGIResponse:
         except InvalidRequestError as refusal:
             raise invalid(*map(_in_body, refusal.errors)) from None
         run = await shown(tx, call, run_id)
-    call.api.work_due(tx.tenant_id)
+    call.api.work_due(tx.tenant_id, None)
     return answer(run, 200, {"Idempotent-Replayed": "true"} if redriven.replayed else {})
 
 
@@ -92,7 +92,7 @@ async def redrive_runs(call: Call) -> ASGIResponse:
                     problem = problem_of(refusal, "")
                     refusals.append({"run_id": run_id, "code": problem.code, "detail": problem.detail})
         if run_ids and not body.dry_run:
-            call.api.work_due(tx.tenant_id)
+            call.api.work_due(tx.tenant_id, None)
         if len(run_ids) < BULK_PAGE:
             refused = {"refused": len(refusals), "refusals": refusals[:REFUSALS_TOLD]} if refusals else {}
             return answer({"matched": matched, "dry_run": body.dry_run, **refused})

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 from uuid import UUID
 
 import orjson
@@ -20,6 +20,7 @@ from opentelemetry.trace import INVALID_SPAN, Span
 from pydantic import BaseModel
 
 from kernel import Kernel, Registry
+from kernel.lanes import Pair
 from kernel.work import Work, working
 from service.auth import Caller, Credential, Scope, authenticate, is_operator, read_credential
 from service.http.bodies import ENVELOPE_BYTES, parse_body, read_body
@@ -36,6 +37,7 @@ from service.tokens import TokenVerifier
 from tenancy import Call as DatabaseCall
 from tenancy import Database, DatabaseUnavailableError, TenantTransaction
 
+WorkDue: TypeAlias = Callable[[UUID, Pair | None], None]
 M = TypeVar("M", bound=BaseModel)
 C = TypeVar("C", bound="Call")
 # A transaction of a request ends within this, whatever the database does: the client hears of it within 15 s.
@@ -48,7 +50,8 @@ class Api:
     """What all calls of an application share.
 
     `slots` has as many as the pool has connections: whoever comes first gets one first, which the pool's own queue does
-    not promise. `work_due` is called with a tenant after work of its has been committed. `stopping` is set when the
+    not promise. `work_due` is called with a tenant, and the workflow and version of the run where it is a
+    new one, after work of its has been committed. `stopping` is set when the
     process is told to stop: waits end then.
     """
 
@@ -56,7 +59,7 @@ class Api:
     registry: Registry
     kernel: Kernel
     database: Database
-    work_due: Callable[[UUID], None]
+    work_due: WorkDue
     gate: ReadinessGate
     tokens: TokenVerifier | None
     operator_database: Database | None
@@ -68,6 +71,10 @@ class Api:
     document: Mapping[str, Any]
     page: str
     acquaintances: Acquaintances = field(default_factory=Acquaintances)
+
+    def run_due(self, tenant_id: UUID, workflow_id: str, version: str | None) -> None:
+        """Tell of a run that was started, once that is committed."""
+        self.work_due(tenant_id, (workflow_id, version) if version is not None else None)
 
 
 @dataclass(frozen=True, slots=True)

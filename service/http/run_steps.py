@@ -83,7 +83,7 @@ async def signal_step(call: Call) -> ASGIResponse:
     command = StepSignal(run_id, stage_id=body.stage_id, step_id=body.step_id, payload=body.payload)
     async with call.transaction() as tx:
         signalled = await call.api.kernel.dispatch(command, tx)
-    call.api.work_due(tx.tenant_id)
+    call.api.work_due(tx.tenant_id, None)
     return answer({"signalled": signalled.signalled, "already_completed": signalled.already_completed})
 
 

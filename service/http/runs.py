@@ -174,7 +174,7 @@ async def _created(call: Call, command: RunCreate) -> tuple[RunCreated, dict[str
         call.concerns(created.run_id, command.workflow_id)
         view = created_view(command, created)
         run = run_object(view, {}) if view is not None else await read_run(tx, created.run_id, call.api.registry)
-    call.api.work_due(tx.tenant_id)
+    call.api.run_due(tx.tenant_id, command.workflow_id, created.definition_version)
     return created, run
 
 

@@ -8,14 +8,14 @@ from without floors once. Memory is bounded: the tenants that rested longest are
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from kernel import Ticked, WorkerTick
-from kernel.lanes import Lane, Look, Ranks, Sight, by_pair
+from kernel.lanes import Lane, Look, Pair, Ranks, Sight, by_pair
 from service.worker.dispatcher import Dispatcher, DueTenant
 
 MARGIN = timedelta(seconds=2)
@@ -56,18 +56,30 @@ class FloorMemory:
         self._tenants: OrderedDict[UUID, TenantFloors] = OrderedDict()
         self._due: dict[UUID, DueTenant] = {}
         self._looked_at: float | None = None
+        # None: work of whatever kind.
+        self._told: dict[UUID, frozenset[Pair] | None] = {}
 
     def __len__(self) -> int:
         return len(self._tenants)
 
-    async def due(self, dispatcher: Dispatcher, now: float, told: Collection[UUID] = ()) -> list[DueTenant]:
+    def tell(self, tenant_id: UUID, started: Pair | None) -> None:
+        """Take a tenant to have work when it is asked for next: new runs of a pair, or of whatever kind."""
+        known = self._told.get(tenant_id, frozenset())
+        self._told[tenant_id] = None if started is None or known is None else known | {started}
+
+    async def due(self, dispatcher: Dispatcher, now: float, *, is_told: bool = False) -> list[DueTenant]:
         """Ask who has work, from the floors on, or without them when that is due.
 
-        Nobody is asked when somebody told of tenants: those are taken to have work, of whatever pair.
+        Nobody is asked when it `is_told` who has, and somebody told of tenants since the last time.
         """
-        if told:
-            self._due = {}
-            return [DueTenant(it, is_ready=True, is_waiting=False, weight=1, is_active=True) for it in told]
+        told, self._told = self._told, {}
+        if told and is_told:
+            found = [
+                DueTenant(it, is_ready=True, is_waiting=False, weight=1, is_active=True, runs=tuple(started or ()))
+                for it, started in told.items()
+            ]
+            self._due = {tenant.tenant_id: tenant for tenant in found if tenant.runs}
+            return found
         is_look = self.wants_look(now)
         found = await dispatcher.due(() if is_look else self.probed())
         if is_look:

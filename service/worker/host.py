@@ -24,6 +24,7 @@ from kernel import (
     Ticked,
     WorkerTick,
 )
+from kernel.lanes import Pair
 from service.settings import Settings
 from service.telemetry import current
 from service.worker.dispatcher import Dispatcher, DueTenant, share_out
@@ -88,15 +89,17 @@ class WorkerHost:
         self._tenants: dict[UUID, TenantState] = {}
         self._floors = FloorMemory()
         self._wake = asyncio.Event()
-        self._told: set[UUID] = set()
         self._is_stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self.executor: Executor | None = None
         self._writer: LedgerWriter | None = None
 
-    def wake(self, tenant_id: UUID) -> None:
-        """Look for this tenant's work at once: a start in this process need not wait for a poll."""
-        self._told.add(tenant_id)
+    def wake(self, tenant_id: UUID, started: Pair | None = None) -> None:
+        """Look at once for this tenant's work, or only for runs of the workflow and version that it `started`.
+
+        A start in this process need not wait for a poll.
+        """
+        self._floors.tell(tenant_id, started)
         self._wake.set()
 
     async def depth(self) -> dict[str, float]:
@@ -184,9 +187,8 @@ class WorkerHost:
             lapsed = await self._dispatcher.lapsed()
         elif self.executor.room <= 0:
             return False
-        told, self._told = self._told, set()
         # Taken at its word while nobody is known to be due: a busy teller keeps nobody else waiting.
-        found_due = await self._floors.due(self._dispatcher, now, () if self.pulse.due else told)
+        found_due = await self._floors.due(self._dispatcher, now, is_told=not self.pulse.due)
         self.pulse.due = [tenant for tenant in found_due if self._may_tick(tenant.tenant_id, now)]
         shares = share_out(self.pulse.due, self.executor.room, self.executor.by_tenant)
         waiting = {tenant.tenant_id for tenant in self.pulse.due if tenant.is_waiting}

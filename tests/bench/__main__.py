@@ -78,10 +78,11 @@ def w1(cluster: BenchCluster, plan: Plan) -> Iterable[Figure]:
 
 def w2(cluster: BenchCluster, plan: Plan) -> Iterable[Figure]:
     """W2: a backlog of runs of ten trivial steps: one stage, against the workflow or task of a peer that has steps."""
-    ours_count, peer_count = (500, 100) if plan.is_quick else (1500, 200)
+    ours_count, peer_count = (500, 100) if plan.is_quick else (3000, 200)
     settings = [Setting(), Setting(processes=2)]
     if not plan.is_quick:
-        settings += [Setting(concurrency=128), Setting(processes=2, concurrency=128)]
+        settings += [Setting(concurrency=128), Setting(concurrency=256)]
+        settings += [Setting(processes=2, concurrency=128), Setting(processes=2, concurrency=256)]
     for _ in range(plan.rounds):
         for setting in settings:
             measure = partial(ours.backlog, cluster, setting, ours_count, TEN)

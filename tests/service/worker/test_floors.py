@@ -1,6 +1,7 @@
 """What the worker remembers of its claims; no database."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from unittest.mock import create_autospec
 from uuid import UUID
@@ -178,10 +179,28 @@ async def test_who_is_told_of_is_due_without_a_question_and_looked_at_everywhere
     await memory.due(dispatcher, 1.0)
     assert memory.aim(TICK, A).job_lanes.pairs == (("other", "v"),)
 
-    (told,) = await memory.due(dispatcher, 1.0, {A})
+    memory.tell(A, LANE[:2])
+    memory.tell(A, None)
+    (told,) = await memory.due(dispatcher, 1.0, is_told=True)
 
     assert (told.tenant_id, told.is_ready) == (A, True)
     assert dispatcher.due.await_count == 1
-    # A new run may be of any workflow, also of one that was not due at the last question.
+    # What is due may be of any workflow, also of one that was not due at the last question.
     assert memory.aim(TICK, A).job_lanes.pairs is None
     assert memory.aim(TICK, A).run_lanes.pairs is None
+
+
+async def test_where_new_runs_are_told_of_jobs_are_not_looked_at() -> None:
+    memory = memory_of({LANE: at(0)})
+    dispatcher = create_autospec(Dispatcher, instance=True)
+
+    memory.tell(A, ("new", "v"))
+    memory.tell(A, ("newer", "v"))
+    memory.tell(B, None)
+    await memory.due(dispatcher, 1.0, is_told=True)
+
+    assert set(memory.aim(TICK, A).run_lanes.pairs or ()) == {("new", "v"), ("newer", "v")}
+    assert memory.aim(TICK, A).job_lanes.pairs == ()
+    assert memory.aim(TICK, B).job_lanes.pairs is None
+    # A tick that makes rows ready by itself looks everywhere all the same.
+    assert memory.aim(replace(TICK, promote=True), A).job_lanes.pairs is None
